@@ -1,0 +1,36 @@
+/* lua_seam.h: what the files between Lua and the core share. Each function there checks its
+ * arguments, calls C, and pushes the results; nothing that can raise stands between taking a
+ * resource and the userdata that owns it.
+ *
+ * Errors: a caller's mistake raises; the outside world's errors are nil, message, name (ENOENT,
+ * ...).
+ */
+#ifndef BERTH_LUA_SEAM_H
+#define BERTH_LUA_SEAM_H
+
+#include "core.h"
+#include "worker.h"
+#include <lauxlib.h>
+#include <lua.h>
+
+#define WORKER_TYPE "berth.worker"
+
+/* The core that this Lua state's functions share: their first upvalue. */
+struct core *seam_core(lua_State *L);
+
+/* Pushes nil, message, name and returns 3. `code` is a negative errno. */
+int seam_fail(lua_State *L, int code, const char *doing);
+
+/* Pushes kept output as one string, with a line that counts what was left out. */
+void seam_push_capture(lua_State *L, const struct capture *capture);
+
+/* spawn(level, argv, envp, cwd, tmpdir, pipes, ready, events); see lua_worker.c. */
+int seam_spawn(lua_State *L);
+
+/* Makes the metatable of workers. */
+void seam_open_worker(lua_State *L);
+
+/* Pushes an event of a worker and returns how many values. */
+int seam_push_worker_event(lua_State *L, const struct event *event);
+
+#endif

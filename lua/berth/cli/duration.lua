@@ -1,0 +1,18 @@
+--- Durations on command lines: 500ms, 5s, 2m, or a bare 0.
+
+local UNITS = { ms = 1, s = 1000, m = 60000 }
+
+--- A converter for argparse.
+---@param text string
+---@return number|nil ms, string|nil message
+return function(text)
+  if text == "0" then
+    return 0
+  end
+  local number, unit = text:match "^(%d+%.?%d*)(%a+)$"
+  local value = tonumber(number)
+  if not value or not UNITS[unit] then
+    return nil, ("'%s' is no duration: write 500ms, 5s or 2m"):format(text)
+  end
+  return value * UNITS[unit]
+end

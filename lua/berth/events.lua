@@ -1,0 +1,160 @@
+--- The host's one stream of events: log, journal, metrics, dashboard and on_event all read it.
+--
+-- An event is a table { event, session, generation, at_us, ... }. Names: worker_started,
+-- evaluation_queued, evaluation_started, evaluation_ended, kill, certificate, state, notice, dropped.
+-- BERTH_LOG=debug|info|warn prints them as text on stderr; the default, warn, prints notices only.
+
+local core = require "berth.core"
+local task = require "berth.task"
+
+local events = {}
+
+local RANK = { debug = 1, info = 2, warn = 3 }
+local LEVEL = {
+  worker_started = "info",
+  evaluation_queued = "debug",
+  evaluation_started = "debug",
+  evaluation_ended = "info",
+  kill = "info",
+  certificate = "info",
+  state = "debug",
+  notice = "warn",
+}
+local QUEUE = 4096 -- events a subscriber may be behind
+
+local log_rank = RANK[os.getenv "BERTH_LOG" or "warn"] or RANK.warn
+
+local function text(value)
+  local shown = tostring(value)
+  if shown:find "[%s%c\"=]" then
+    return ("%q"):format(shown):gsub("\\\n", "\\n")
+  end
+  return shown
+end
+
+-- One line: the time of day, the level, the event, then name=value in the order of the names.
+local function log(event)
+  local level = LEVEL[event.event]
+  if RANK[level] < log_rank then
+    return
+  end
+  if event.event == "notice" then
+    io.stderr:write("berth: ", event.message, "\n")
+    return
+  end
+  local names, parts = {}, { "berth:", os.date "%H:%M:%S", level, event.event }
+  for name, value in pairs(event) do
+    if name ~= "event" and name ~= "at_us" and type(value) ~= "table" then
+      names[#names + 1] = name
+    end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    parts[#parts + 1] = name .. "=" .. text(event[name])
+  end
+  io.stderr:write(table.concat(parts, " "), "\n")
+end
+
+---@class berth.Subscriber
+local Subscriber = {}
+Subscriber.__index = Subscriber
+
+-- One task a subscriber calls it in order; it may wait, and then only itself is behind.
+local function deliver(self)
+  while self.first <= self.last do
+    local event = self.queue[self.first]
+    self.queue[self.first] = nil
+    self.first = self.first + 1
+    local ok, err = xpcall(self.fn, debug.traceback, event)
+    if not ok then
+      io.stderr:write("berth: an event callback failed: ", tostring(err), "\n")
+    end
+  end
+  self.first, self.last, self.busy = 1, 0, false
+end
+
+function Subscriber:push(event)
+  if self.last - self.first + 1 >= QUEUE then
+    self.dropped = (self.dropped or 0) + 1
+    return
+  end
+  if self.dropped then
+    self.last = self.last + 1
+    self.queue[self.last] = { event = "dropped", count = self.dropped, at_us = event.at_us }
+    self.dropped = nil
+  end
+  self.last = self.last + 1
+  self.queue[self.last] = event
+  if not self.busy then
+    self.busy = true
+    task.spawn(deliver, self)
+  end
+end
+
+--- A queue in front of one callback.
+---@param fn fun(event: table)
+---@return berth.Subscriber
+function events.subscriber(fn)
+  return setmetatable({ fn = fn, queue = {}, first = 1, last = 0 }, Subscriber)
+end
+
+---@class berth.Stream
+local Stream = {}
+Stream.__index = Stream
+
+---@return berth.Stream
+function events.stream()
+  return setmetatable({ subscribers = {} }, Stream)
+end
+
+--- Every later event goes to `fn`, as a task, in order. Returns a function that ends that.
+function Stream:subscribe(fn)
+  local subscriber = events.subscriber(fn)
+  table.insert(self.subscribers, subscriber)
+  return function()
+    for i, other in ipairs(self.subscribers) do
+      if other == subscriber then
+        table.remove(self.subscribers, i)
+        return
+      end
+    end
+  end
+end
+
+--- Whether anybody would see an event of this name: ask before building one on the exchange path.
+function Stream:wanted(name)
+  return self.subscribers[1] ~= nil or RANK[LEVEL[name]] >= log_rank
+end
+
+--- Tells one event.
+---@param name string
+---@param session table|nil { id, generation }
+---@param fields table|nil becomes the event
+function Stream:emit(name, session, fields)
+  if not self:wanted(name) then
+    return
+  end
+  local event = fields or {}
+  event.event = name
+  event.at_us = core.now_us()
+  if session then
+    event.session = session.id
+    event.generation = session.generation
+  end
+  log(event)
+  for _, subscriber in ipairs(self.subscribers) do
+    subscriber:push(event)
+  end
+end
+
+local noticed = {}
+
+--- Says something once in this process.
+function Stream:notice_once(message)
+  if not noticed[message] then
+    noticed[message] = true
+    self:emit("notice", nil, { message = message })
+  end
+end
+
+return events

@@ -1,0 +1,644 @@
+--- A host: sessions under one policy. What turns calls into requests and asks before anything happens.
+-- Source: design sections 2, 4, 8.
+
+local capability = require "berth.capability"
+local codec = require "berth.codec"
+local core = require "berth.core"
+local decision = require "berth.decision"
+local events = require "berth.events"
+local failure = require "berth.failure"
+local job = require "berth.job"
+local options = require "berth.options"
+local session = require "berth.session"
+local task = require "berth.task"
+local words = require "berth.words"
+
+local host = {}
+
+---@class berth.Host
+---@field workspace string
+---@field level string the containment level of its workers
+---@field stream berth.Stream
+---@field sessions_by_id table<string, berth.Session>
+---@field closing boolean
+local Host = {}
+Host.__index = Host
+Host.__name = "berth.host"
+
+local DEFAULTS = { sessions = 4, queue = 16 }
+local HARD = { sessions = 65536, queue = 1024 }
+local CLOSE_MS = 5000
+
+local hosts = setmetatable({}, { __mode = "k" }) -- every host of this Lua state
+
+-- The policy of a host that is given none.
+local DEFAULT_POLICY = {
+  authorize = function()
+    return { allow = true, mutation = true, sandbox = "danger_full_access", network = "allowed" }
+  end,
+}
+
+local HOST_KINDS = {
+  policy = "table",
+  workspace = "string",
+  capabilities = "table",
+  containment = options.one_of("auto", "pidns", "cgroup", "subreaper", "group"),
+}
+
+local POLICY_KINDS = { authorize = "function", limits = "table" }
+
+local function check_limit(name, value)
+  if value < 1 or value > HARD[name] then
+    return ("limits.%s is %d; 1 to %d is possible"):format(name, value, HARD[name])
+  end
+end
+
+local function check_policy(policy)
+  options.check("berth.host: policy", policy, POLICY_KINDS, 3)
+  if not policy.authorize then
+    error("berth.host: policy has no authorize function", 3)
+  end
+  options.check("berth.host: policy.limits", policy.limits or {}, {
+    sessions = "integer",
+    queue = "integer",
+  }, 3)
+  for name, value in pairs(policy.limits or {}) do
+    local problem = check_limit(name, value)
+    if problem then
+      return problem
+    end
+  end
+end
+
+local function refused(code, message)
+  return nil, failure.new(code, { state = "absent", phase = "policy", message = message })
+end
+
+-- As root a pid namespace costs nothing that works otherwise. For an ordinary user it takes a user
+-- namespace, in which setuid programs do not work: that must be demanded.
+local function automatic_levels()
+  return core.is_root and { "pidns", "subreaper", "group" } or { "subreaper", "group" }
+end
+
+local function choose_level(wanted)
+  if wanted == "cgroup" then
+    return nil, "containment cgroup comes with the sandbox; this version has pidns, subreaper and group"
+  end
+  local levels = wanted == "auto" and automatic_levels() or { wanted }
+  local reasons = {}
+  for _, level in ipairs(levels) do
+    local works, why = core.probe(level)
+    if works then
+      return level
+    end
+    reasons[#reasons + 1] = ("containment %s does not work here: %s"):format(level, why)
+  end
+  return nil, table.concat(reasons, "; ")
+end
+
+local function own_workspace(self)
+  local path, message = core.make_tmpdir "workspace"
+  if not path then
+    return nil, message
+  end
+  self.temporary_workspace = path
+  self.stream:notice_once(
+    ("no workspace was given: workers use a temporary folder, %s, which goes away with the host"):format(
+      path
+    )
+  )
+  return path
+end
+
+--- Makes a host. Raises for a wrong type or an unknown option.
+---@param given { policy: table?, workspace: string?, capabilities: table?, containment: string? }|nil
+---@return berth.Host|nil, berth.Failure|nil
+function host.new(given)
+  given = given or {}
+  options.check("berth.host", given, HOST_KINDS, 2)
+  local policy = given.policy or DEFAULT_POLICY
+  local problem = check_policy(policy)
+  if problem then
+    return refused("invalid_request", problem)
+  end
+  local self = setmetatable({
+    policy = policy,
+    stream = events.stream(),
+    sessions_by_id = {},
+    closing = false,
+  }, Host)
+  local ok, all = pcall(capability.all, given.capabilities)
+  if not ok then
+    error("berth.host: " .. tostring(all), 2)
+  end
+  self.capabilities = all
+  self.level, problem = choose_level(given.containment or "auto")
+  if not self.level then
+    return refused("sandbox_unavailable", problem)
+  end
+  self.stream:notice_once "workers are not sandboxed yet: they can do all that this user can do"
+  if given.workspace then
+    self.workspace, problem = core.realpath(given.workspace)
+  else
+    self.workspace, problem = own_workspace(self)
+  end
+  if not self.workspace then
+    return refused("invalid_request", "the workspace can't be used: " .. problem)
+  end
+  hosts[self] = true
+  return self
+end
+
+--- A limit of the policy, or its default.
+---@param name "sessions"|"queue"
+---@return integer
+function Host:limit(name)
+  local limits = self.policy.limits
+  return limits and limits[name] or DEFAULTS[name]
+end
+
+--- Drops the record of a session that is absent.
+function Host:forget(one)
+  if self.sessions_by_id[one.id] == one then
+    self.sessions_by_id[one.id] = nil
+  end
+end
+
+-- --- asking the policy ---
+
+--- The embedded answer to "may this host start or resume the session?": yes. An engine that shares
+--- sessions between hosts replaces this one function.
+---@return boolean, string|nil message
+function Host:may_own(_session_id, _principal)
+  return true
+end
+
+local function in_use(self)
+  local count = 0
+  for _, one in pairs(self.sessions_by_id) do
+    if one.state ~= "absent" then
+      count = count + 1
+    end
+  end
+  return count
+end
+
+local NOBODY = { state = "absent", generation = 0, sequence = 0 }
+
+local function policy_request(self, kind, one, call)
+  local now = core.now_us()
+  local worker = call.worker
+  if not worker and one.runtime then
+    worker = one.runtime.capability.name
+  end
+  return {
+    kind = kind,
+    session = call.session_id,
+    worker = worker,
+    principal = call.principal,
+    size = call.size or 0,
+    timeout_ms = call.timeout_ms,
+    reset = call.reset or false,
+    state = one.state,
+    generation = one.generation,
+    sequence = one.sequence,
+    idle_ms = one.used_us and (now - one.used_us) // 1000 or 0,
+    age_ms = one.started_us and (now - one.started_us) // 1000 or 0,
+    sessions = in_use(self),
+  }
+end
+
+--- Asks the policy. Nothing of the session is touched.
+---@param kind string
+---@param one berth.Session|nil
+---@param call table session_id, worker, principal, size, timeout_ms, reset
+---@return berth.Decision|nil, string|nil code, string|nil message
+function Host:decide(kind, one, call)
+  local shown = one and one.principal == call.principal and one or NOBODY
+  local request = policy_request(self, kind, shown, call)
+  local ok, answer = task.without_waiting("a policy", self.policy.authorize, request)
+  if not ok then
+    return nil, "policy_failed", ("the policy failed: %s; nothing ran"):format(tostring(answer))
+  end
+  local problem = decision.wrong(answer)
+  if problem then
+    return nil, "policy_failed", problem .. "; nothing ran"
+  end
+  local refusal = decision.refusal(answer, kind)
+  if refusal then
+    return nil, "denied", ("denied: %s; nothing ran"):format(refusal)
+  end
+  if one and one.principal ~= call.principal then
+    return nil, "denied", "denied: the session belongs to another principal; nothing ran"
+  end
+  if kind == "evaluate" or kind == "reset" then
+    local why = decision.unavailable(answer, self.level)
+    if why then
+      return nil, "sandbox_unavailable", why .. "; nothing ran"
+    end
+  end
+  return answer
+end
+
+-- --- checks on arrival ---
+
+local function shown_state(one, principal)
+  return one and one.principal == principal and one.state or "absent"
+end
+
+local function bad_id(id)
+  if #id < 1 or #id > 128 then
+    return ("a session id has 1 to 128 bytes, this one has %d"):format(#id), 128
+  elseif id:find "[^A-Za-z0-9._:@-]" then
+    return "a session id is made of A-Z a-z 0-9 . _ : @ - only"
+  elseif id:find "^[.-]" then
+    return "a session id does not start with '.' or '-'"
+  end
+end
+
+local function bad_timeout(timeout_ms, cap)
+  if timeout_ms ~= timeout_ms or timeout_ms <= 0 then
+    return ("timeout_ms is %g; it must be over 0"):format(timeout_ms)
+  elseif timeout_ms > cap then
+    return ("timeout_ms is %g, over the cap of %d"):format(timeout_ms, cap), cap
+  end
+end
+
+-- The request's own faults, in the order of design section 4.
+local function invalid(self, one, call, cap)
+  local problem, limit = bad_id(call.session_id)
+  if problem then
+    return "invalid_request", problem, limit
+  end
+  problem, limit = bad_timeout(call.timeout_ms, cap)
+  if problem then
+    return "invalid_request", problem, limit
+  end
+  if call.kind ~= "evaluate" then
+    return
+  end
+  if not call.worker and not (one and one.runtime) then
+    return "invalid_request", "a session that does not exist yet needs a worker"
+  end
+  local known = not call.worker or self.capabilities[call.worker]
+  local cap_of_call = call.worker and self.capabilities[call.worker] or one and one.runtime.capability
+  if (call.code == nil) == (call.request == nil) then
+    return "invalid_request", "exactly one of code and request is wanted"
+  elseif not known then
+    return "unknown_worker", ("no worker '%s' is known here"):format(call.worker)
+  end
+  call.capability = cap_of_call
+  call.body, problem, limit = codec.request(cap_of_call, call.code, call.request)
+  if problem then
+    return "invalid_request", problem, limit
+  end
+end
+
+local function refusal_of(self, one, call)
+  if self.closing then
+    return "host_closing", "the host is closing; nothing ran"
+  end
+  local begun = core.now_us()
+  local answer, code, message = self:decide(call.kind, one, call)
+  call.policy_us = core.now_us() - begun
+  if not answer then
+    return code, message
+  end
+  call.decision = answer
+  local cap = decision.cap_ms(answer)
+  call.timeout_ms = call.timeout_ms or math.min(decision.DEFAULT_TIMEOUT_MS, cap)
+  local limit
+  code, message, limit = invalid(self, one, call, cap)
+  if code then
+    return code, message .. "; nothing ran", limit
+  end
+  if one and one.shutdowns then
+    return "closing", ("session '%s' is being shut down; nothing ran"):format(one.id)
+  end
+  if one and #one.queue >= self:limit "queue" then
+    local text = "%d requests wait for session '%s' already, the limit is %d; nothing ran"
+    limit = self:limit "queue"
+    return "queue_full", text:format(#one.queue, one.id, limit), limit
+  end
+  local owned, why = self:may_own(call.session_id, call.principal)
+  if not owned then
+    return "denied", ("denied: %s; nothing ran"):format(why)
+  end
+end
+
+local function refuse(call, one, code, message, limit)
+  local promise = task.promise()
+  promise:settle(
+    nil,
+    failure.new(code, {
+      state = shown_state(one, call.principal),
+      phase = "policy",
+      message = message,
+      limit = limit,
+      elapsed_ms = (core.now_us() - call.at_us) / 1000,
+    })
+  )
+  return { promise = promise }
+end
+
+-- Takes an evaluation or a reset in, or answers at once why not.
+local function admit(self, call)
+  call.at_us = core.now_us()
+  local one = self.sessions_by_id[call.session_id]
+  local code, message, limit = refusal_of(self, one, call)
+  if code then
+    return refuse(call, one, code, message, limit)
+  end
+  if not one then
+    one = session.new(self, call.session_id, call.principal)
+    self.sessions_by_id[call.session_id] = one
+  end
+  local policy_us = call.policy_us
+  local admitted = job.new(call)
+  admitted.policy_us = policy_us
+  one:admit(admitted)
+  return admitted
+end
+
+--- Why no further session may start, or nil. Tombstones count.
+---@param one berth.Session
+---@return string|nil
+function Host:session_limit_reached(one)
+  local count, limit = in_use(self), self:limit "sessions"
+  if count < limit then
+    return nil
+  end
+  local lost, example = {}, nil
+  for id, other in pairs(self.sessions_by_id) do
+    if other.principal == one.principal and other.state ~= "absent" then
+      example = example or id
+      if other.state == "lost" then
+        lost[#lost + 1] = id
+      end
+    end
+  end
+  table.sort(lost)
+  return words.session_limit(count, limit, lost, lost[1] or example) .. "; nothing ran"
+end
+
+-- --- the calls ---
+
+local EVALUATE = {
+  session = "string",
+  worker = "string",
+  code = "string",
+  request = "string",
+  timeout_ms = "number",
+  reset = "boolean",
+  principal = "string",
+  on_event = "callable",
+}
+
+---@class berth.Pending
+local Pending = {}
+Pending.__index = Pending
+Pending.__name = "berth.pending"
+
+--- Waits for the answer: reply, or nil and a failure. May be called again.
+function Pending:wait()
+  return self.job.promise:wait()
+end
+
+--- Cancels. In flight this ends the worker: the outcome is unknown, the session lost.
+---@param reason string|nil shown as cause.reason
+---@return boolean false if the answer was there already
+function Pending:cancel(reason)
+  if reason ~= nil and type(reason) ~= "string" then
+    error("cancel: the reason wants a string, not a " .. type(reason), 2)
+  end
+  local one = self.job.session
+  return one ~= nil and one:cancel(self.job, reason)
+end
+
+local function evaluation(self, given, level)
+  options.check("evaluate", given, EVALUATE, level + 1)
+  if given.session == nil then
+    error("evaluate: session is missing", level + 1)
+  end
+  return admit(self, {
+    kind = "evaluate",
+    session_id = given.session,
+    worker = given.worker,
+    code = given.code,
+    request = given.request,
+    size = #(given.code or given.request or ""),
+    timeout_ms = given.timeout_ms,
+    reset = given.reset,
+    principal = given.principal or "local",
+    on_event = given.on_event,
+  })
+end
+
+--- Sends a request to a session's worker and waits for its response.
+---@param given table session, worker, code or request, timeout_ms, reset, principal, on_event
+---@return table|nil reply, berth.Failure|nil
+function Host:evaluate(given)
+  return evaluation(self, given, 2).promise:wait()
+end
+
+--- The same without waiting.
+---@return berth.Pending
+function Host:submit(given)
+  return setmetatable({ job = evaluation(self, given, 2) }, Pending)
+end
+
+local CALL = { timeout_ms = "number", principal = "string" }
+local RESET = { timeout_ms = "number", principal = "string", generation = "integer" }
+
+local function check_call(who, id, given, kinds)
+  if type(id) ~= "string" then
+    error(("%s: the session id wants a string, not a %s"):format(who, type(id)), 3)
+  end
+  options.check(who, given, kinds, 3)
+end
+
+--- Empties a session's containment, confirms, and starts the next generation. Takes its place in the
+--- queue. With `generation` nothing happens if the session is past it already.
+---@param id string
+---@param given { generation: integer?, timeout_ms: number?, principal: string? }|nil
+---@return table|nil result { session, generation, state, certificate }
+---@return berth.Failure|nil
+function Host:reset(id, given)
+  given = given or {}
+  check_call("reset", id, given, RESET)
+  return admit(self, {
+    kind = "reset",
+    reset = true,
+    session_id = id,
+    generation = given.generation,
+    timeout_ms = given.timeout_ms,
+    principal = given.principal or "local",
+  }).promise:wait()
+end
+
+local function shutdown_refusal(self, one, call)
+  local answer, code, message = self:decide("shutdown", one, call)
+  if not answer then
+    return code, message
+  end
+  call.timeout_ms = call.timeout_ms or decision.DEFAULT_TIMEOUT_MS
+  local problem, limit = bad_id(call.session_id)
+  if not problem then
+    problem, limit = bad_timeout(call.timeout_ms, decision.cap_ms(answer))
+  end
+  if problem then
+    return "invalid_request", problem, limit
+  end
+end
+
+local function late_shutdown(one, call)
+  return failure.new("deadline_expired", {
+    state = one.state,
+    phase = "stop",
+    cause = { code = "deadline_expired", timeout_ms = call.timeout_ms },
+    elapsed_ms = call.timeout_ms,
+    message = ("the deadline of %g ms passed before the end of session '%s' was confirmed; its "
+      .. "shutdown goes on"):format(call.timeout_ms, one.id),
+  })
+end
+
+local function await_shutdown(one, call)
+  local answer = task.promise()
+  local timer = task.at(call.at_us + math.floor(call.timeout_ms * 1000), function()
+    answer:settle(nil, late_shutdown(one, call))
+  end)
+  one:shutdown():on_settled(function(...)
+    task.clear(timer)
+    answer:settle(...)
+  end)
+  return answer:wait()
+end
+
+--- Ends a session without waiting for its turn: a running evaluation is cancelled, waiting ones are
+--- refused. Absent and lost sessions are ended with success.
+---@param id string
+---@param given { timeout_ms: number?, principal: string? }|nil
+---@return table|nil result { session, state = "absent", certificate }
+---@return berth.Failure|nil
+function Host:shutdown(id, given)
+  given = given or {}
+  check_call("shutdown", id, given, CALL)
+  local call = {
+    session_id = id,
+    timeout_ms = given.timeout_ms,
+    principal = given.principal or "local",
+    at_us = core.now_us(),
+  }
+  local one = self.sessions_by_id[id]
+  local code, message, limit = shutdown_refusal(self, one, call)
+  if code then
+    return refuse(call, one, code, message, limit).promise:wait()
+  end
+  if not one then
+    return { session = id, state = "absent" }
+  end
+  return await_shutdown(one, call)
+end
+
+--- Every later event of this host goes to `fn`, as a task, in order.
+---@param fn fun(event: table)
+---@return fun() unsubscribe
+function Host:on_event(fn)
+  local problem = options.wrong("on_event", "callable", fn)
+  if problem then
+    error(problem, 2)
+  end
+  return self.stream:subscribe(fn)
+end
+
+--- Cancels everything that runs or waits.
+---@param reason string
+function Host:cancel_all(reason)
+  for _, one in pairs(self.sessions_by_id) do
+    for _, waiting in ipairs { table.unpack(one.queue) } do
+      one:cancel(waiting, reason)
+    end
+    if one.current then
+      one:cancel(one.current, reason)
+    end
+  end
+end
+
+--- Cancels everything that runs or waits in any host of this Lua state.
+---@param reason string
+function host.cancel_everywhere(reason)
+  for one in pairs(hosts) do
+    one:cancel_all(reason)
+  end
+end
+
+-- --- the end ---
+
+local function unended(self)
+  local ids = {}
+  for id in pairs(self.sessions_by_id) do
+    ids[#ids + 1] = id
+  end
+  table.sort(ids)
+  return ids
+end
+
+local function close_failure(ids)
+  return failure.new("termination_unconfirmed", {
+    state = "quarantined",
+    phase = "stop",
+    cause = { code = "host_closing" },
+    message = ("%d sessions could not be confirmed as ended within %d ms: %s"):format(
+      #ids,
+      CLOSE_MS,
+      table.concat(ids, ", ")
+    ),
+  })
+end
+
+local function shut_all(self)
+  local left, done = 0, task.promise()
+  for _, one in pairs(self.sessions_by_id) do
+    left = left + 1
+    one:shutdown():on_settled(function()
+      left = left - 1
+      if left == 0 then
+        done:settle()
+      end
+    end)
+  end
+  if left == 0 then
+    return
+  end
+  local timer = task.at(core.now_us() + CLOSE_MS * 1000, function()
+    done:settle()
+  end)
+  done:wait()
+  task.clear(timer)
+end
+
+--- Shuts everything down. Returns true when every end is confirmed, else nil and a failure after 5 s at
+--- most. May be called again.
+---@return boolean|nil, berth.Failure|nil
+function Host:close()
+  if self.closed then
+    return true
+  end
+  self.closing = true
+  shut_all(self)
+  local ids = unended(self)
+  if #ids > 0 then
+    return nil, close_failure(ids)
+  end
+  self.closed = true
+  if self.temporary_workspace then
+    core.remove_tmpdir(self.temporary_workspace)
+  end
+  return true
+end
+
+Host.__close = Host.close
+
+require "berth.inspect"(Host)
+
+return host

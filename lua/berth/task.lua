@@ -1,0 +1,331 @@
+--- Tasks, promises, and the one place where the loop's events enter Lua.
+--
+-- The core's callbacks only queue events. `turn` runs the loop once, takes the events one by one and
+-- gives each to its handler; what wakes by that runs as a task, after the handler has returned. So
+-- nothing is ever nested: neither the loop in itself, nor a callback in another's call.
+
+local core = require "berth.core"
+
+local task = {}
+
+local SLEEP = {} -- what a waiting task yields
+
+---@type table<thread, berth.Task>
+local tasks = setmetatable({}, { __mode = "k" })
+local ready, first, last = {}, 1, 0 -- tasks to resume
+local turning = false -- a turn is under way
+local locked = nil -- why waiting is refused now
+local alive_tasks = 0
+local on_worker, on_deadline, arguments, on_interrupt = {}, {}, {}, nil
+
+--- Something that will have a result.
+---@class berth.Promise
+---@field settled boolean
+local Promise = {}
+Promise.__index = Promise
+Promise.__name = "berth.promise"
+
+---@return berth.Promise
+function task.promise()
+  return setmetatable({ settled = false }, Promise)
+end
+
+local function wake(sleeper)
+  last = last + 1
+  ready[last] = sleeper
+end
+
+--- Calls `fn(results...)` as soon as there is a result, at once if there is one. `fn` must not wait.
+function Promise:on_settled(fn)
+  if self.settled then
+    fn(table.unpack(self.values, 1, self.values.n))
+  else
+    self.callback = fn
+  end
+end
+
+--- Gives the result; the first one counts.
+---@return boolean first false if there already was one
+function Promise:settle(...)
+  if self.settled then
+    return false
+  end
+  self.settled = true
+  self.values = table.pack(...)
+  if self.callback then
+    self.callback(...)
+  end
+  local waiters = self.waiters
+  self.waiters = nil
+  for i = 1, waiters and #waiters or 0 do
+    wake(waiters[i])
+  end
+  return true
+end
+
+--- Waits for the result and returns it: in a task by yielding, outside by running the loop.
+function Promise:wait()
+  if not self.settled then
+    task.wait_for(self)
+  end
+  return table.unpack(self.values, 1, self.values.n)
+end
+
+---@class berth.Task
+---@field promise berth.Promise
+local Task = {}
+Task.__index = Task
+Task.__name = "berth.task"
+
+--- Waits for the task's end; returns what its function returned, or raises what it raised.
+function Task:wait()
+  self.observed = true
+  local ok, values = self.promise:wait()
+  if not ok then
+    error(values, 0)
+  end
+  return table.unpack(values, 1, values.n)
+end
+
+---@return boolean
+function Task:done()
+  return self.promise.settled
+end
+
+local function report(message)
+  io.stderr:write("berth: ", tostring(message), "\n")
+end
+
+local function finish(self, ok, ...)
+  alive_tasks = alive_tasks - 1
+  tasks[self.co] = nil
+  if ok then
+    self.promise:settle(true, table.pack(...))
+    return
+  end
+  local err = ...
+  if not self.observed then
+    report(("a task failed: %s"):format(debug.traceback(self.co, tostring(err))))
+  end
+  coroutine.close(self.co)
+  self.promise:settle(false, err)
+end
+
+local function resumed(self, ok, ...)
+  if coroutine.status(self.co) == "dead" then
+    finish(self, ok, ...)
+  elseif ... ~= SLEEP then
+    finish(self, false, "a task yielded by itself: inside a task only berth's own calls may wait")
+  end
+end
+
+local function run_ready()
+  while first <= last do
+    local sleeper = ready[first]
+    ready[first] = nil
+    first = first + 1
+    local arguments = sleeper.arguments
+    if arguments then
+      sleeper.arguments = nil
+      resumed(sleeper, coroutine.resume(sleeper.co, table.unpack(arguments, 1, arguments.n)))
+    else
+      resumed(sleeper, coroutine.resume(sleeper.co))
+    end
+  end
+  first, last = 1, 0
+end
+
+--- Runs `fn(...)` as a task, from the next turn of the loop on.
+---@param fn function
+---@return berth.Task
+function task.spawn(fn, ...)
+  local self = setmetatable({ promise = task.promise() }, Task)
+  self.co = coroutine.create(fn)
+  self.arguments = table.pack(...)
+  tasks[self.co] = self
+  alive_tasks = alive_tasks + 1
+  wake(self)
+  return self
+end
+
+local handlers = {
+  deadline = function(id)
+    local fn, argument = on_deadline[id], arguments[id]
+    on_deadline[id], arguments[id] = nil, nil
+    if fn then
+      fn(argument)
+    end
+  end,
+  interrupt = function()
+    if on_interrupt then
+      on_interrupt()
+    end
+  end,
+}
+
+local function dispatch(kind, id, ...)
+  if kind == nil then
+    return false
+  end
+  local handler = handlers[kind]
+  if handler then
+    handler(id)
+  elseif on_worker[id] then
+    on_worker[id](kind, ...)
+  end
+  return true
+end
+
+local function dispatch_next()
+  return dispatch(core.next_event())
+end
+
+local function one_turn(block)
+  run_ready()
+  local alive = core.turn(block)
+  while true do
+    local ok, more = xpcall(dispatch_next, debug.traceback)
+    if not ok then
+      report("an event was not handled: " .. tostring(more))
+    elseif not more then
+      break
+    end
+  end
+  run_ready()
+  return alive
+end
+
+--- One turn: ready tasks, the loop, its events, and what woke by them.
+---@param block boolean wait for something to happen
+---@return boolean alive false when nothing is left that could ever happen
+function task.turn(block)
+  if turning then
+    error("the loop is running already", 2)
+  end
+  turning = true
+  local ok, alive = xpcall(one_turn, debug.traceback, block)
+  turning = false
+  if not ok then
+    error(alive, 0)
+  end
+  return alive
+end
+
+--- Waits until the promise is settled.
+---@param promise berth.Promise
+function task.wait_for(promise)
+  if locked then
+    error(locked .. " can't wait: it must decide from what it is given", 3)
+  end
+  local self = tasks[coroutine.running()]
+  if self then
+    promise.waiters = promise.waiters or {}
+    table.insert(promise.waiters, self)
+    repeat
+      coroutine.yield(SLEEP)
+    until promise.settled
+    return
+  end
+  if turning then
+    error("berth can't wait here: call it from the task itself, not from a coroutine inside it", 3)
+  end
+  while not promise.settled do
+    if not task.turn(true) and not promise.settled and first > last then
+      error("nothing is left that could end this wait", 3)
+    end
+  end
+end
+
+--- Calls `fn(argument)` while waiting is refused: it can neither wait nor yield.
+---@param who string names the caller in the refusal
+---@return boolean ok, any result what pcall returns
+function task.without_waiting(who, fn, argument)
+  local outer = locked
+  locked = who
+  local ok, value = core.call_pure(fn, argument)
+  locked = outer
+  return ok, value
+end
+
+--- Calls `fn(argument)` once at the instant.
+---@param at_us integer on the core's clock
+---@return integer id
+function task.at(at_us, fn, argument)
+  local id = core.set_deadline(at_us)
+  on_deadline[id], arguments[id] = fn, argument
+  return id
+end
+
+--- Takes `task.at` back.
+function task.clear(id)
+  on_deadline[id], arguments[id] = nil, nil
+  core.clear_deadline(id)
+end
+
+--- Waits; other tasks go on.
+---@param ms number 0 or more
+function task.sleep(ms)
+  if type(ms) ~= "number" or ms ~= ms or ms < 0 or ms > 2147483647 then
+    error(("berth.sleep wants 0 to 2147483647 ms, not %s"):format(tostring(ms)), 2)
+  end
+  local promise = task.promise()
+  task.at(core.now_us() + math.ceil(ms * 1000), function()
+    promise:settle()
+  end)
+  promise:wait()
+end
+
+--- Runs all functions as tasks and waits for every one; then returns a list with each one's results,
+--- as table.pack makes it. If any raised, the first error is raised again once all have ended.
+---@param functions function[]
+---@return table[]
+function task.all(functions)
+  if type(functions) ~= "table" then
+    error("berth.all wants a list of functions, not a " .. type(functions), 2)
+  end
+  local started, results = {}, {}
+  for i, fn in ipairs(functions) do
+    if type(fn) ~= "function" then
+      error(("berth.all wants functions; item %d is a %s"):format(i, type(fn)), 2)
+    end
+  end
+  for i, fn in ipairs(functions) do
+    started[i] = task.spawn(fn)
+    started[i].observed = true
+  end
+  local failed, message = false, nil
+  for i, one in ipairs(started) do
+    local ok, values = one.promise:wait()
+    if ok then
+      results[i] = values
+    elseif not failed then
+      failed, message = true, values
+    end
+  end
+  if failed then
+    error(message, 0)
+  end
+  return results
+end
+
+--- Runs the loop until every task has ended. For the end of a script.
+function task.run_all()
+  while alive_tasks > 0 do
+    if not task.turn(true) and first > last then
+      return
+    end
+  end
+end
+
+--- Events of the worker with this id go to `fn(kind, ...)`; nil ends that.
+function task.watch_worker(id, fn)
+  on_worker[id] = fn
+end
+
+--- SIGINT goes to `fn`, once; the next one kills the process.
+function task.watch_interrupt(fn)
+  on_interrupt = fn
+  core.catch_interrupt()
+end
+
+return task
