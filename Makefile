@@ -184,14 +184,14 @@ deps:
 test-deps:
 	@tests/packages $(RUN_PACKAGES) $(TEST_PACKAGES)
 
-# The module's guard lies beside it as it does beside the program: a link, so that there is one.
+# The module wants its guard beside it, and lua5.4 the Lua files in its own place: links to the one.
 install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/lua/5.4
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/lua/5.4 share/lua/5.4 share/berth)
 	install $(BUILD)/berth $(BUILD)/berth-guard $(DESTDIR)$(PREFIX)/bin
 	install -m 644 $(BUILD)/berth.so $(DESTDIR)$(PREFIX)/lib/lua/5.4
 	ln -sf ../../../bin/berth-guard $(DESTDIR)$(PREFIX)/lib/lua/5.4/berth-guard
-	install -d $(DESTDIR)$(PREFIX)/share/berth
 	cp -R lua policies examples $(DESTDIR)$(PREFIX)/share/berth
+	ln -sfn ../../berth/lua/berth $(DESTDIR)$(PREFIX)/share/lua/5.4/berth
 
 # Keeps build/tools, which came from the network.
 clean:

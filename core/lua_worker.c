@@ -43,7 +43,7 @@ static struct worker *check_worker(lua_State *L) {
 /* --- spawn --- */
 
 static int push_spawn_error(lua_State *L, const struct spawn_error *error) {
-  seam_fail(L, error->code, spawn_phase_name(error->phase));
+  seam_fail(L, error->code, error->what ? error->what : "the worker can't be started");
   lua_pushstring(L, spawn_phase_name(error->phase));
   return 4;
 }

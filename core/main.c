@@ -23,7 +23,7 @@ static void set_path(lua_State *L) {
   lua_getfield(L, -1, "path");
   lua_pushfstring(L,
                   "%s/../lua/?.lua;%s/../lua/?/init.lua;%s/../share/berth/lua/?.lua;"
-                  "%s/../share/berth/lua/?/init.lua;%s",
+                  "%s/../share/berth/lua/?/init.lua;%s;" LUA_PATH_DEFAULT,
                   exe, exe, exe, exe, lua_tostring(L, -1));
   lua_setfield(L, -3, "path");
   lua_pop(L, 2);

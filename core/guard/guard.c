@@ -6,7 +6,9 @@
  * exits by itself we stay, for its descendants may live.
  */
 #include "guard.h"
+#include "process.h"
 #include "stop_walk.h"
+#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +64,7 @@ static int guard(bool is_init, pid_t worker) {
   /* A guard that can't keep watch ends its worker at once rather than leave it alone. */
   if (signals >= 0) watch(&reaper, signals);
   if (is_init) return EXIT_SUCCESS;
-  stop_walk(&reaper, !has_children_file());
+  stop_walk(&reaper);
   report(&reaper, GUARD_EMPTY);
   return EXIT_SUCCESS;
 }

@@ -1,6 +1,5 @@
-/* process.h: pidfds, and what /proc says of one process, by raw system calls only.
- * Used by the host, by berth-guard and by children that share the host's memory, so it allocates
- * nothing, and everything here is static: the guard links no library of ours.
+/* process.h: pidfds, and what /proc says of one process. Allocates nothing.
+ * Everything is static, since berth-guard uses it too and links no library of ours.
  */
 #ifndef BERTH_PROCESS_H
 #define BERTH_PROCESS_H
@@ -25,11 +24,9 @@ struct process_stat {
   bool dying;          /* dead, exiting, or SIGKILL is on its way to the main thread */
 };
 
-IN_SHARED_MEMORY static inline int process_open(pid_t pid) {
-  return (int)syscall(SYS_pidfd_open, pid, 0);
-}
+static inline int process_open(pid_t pid) { return (int)syscall(SYS_pidfd_open, pid, 0); }
 
-IN_SHARED_MEMORY static inline int process_signal(int pidfd, int signal, unsigned flags) {
+static inline int process_signal(int pidfd, int signal, unsigned flags) {
   return (int)syscall(SYS_pidfd_send_signal, pidfd, signal, NULL, flags);
 }
 
@@ -53,9 +50,19 @@ IN_SHARED_MEMORY static inline char *put_number(char *at, pid_t number) {
   return at;
 }
 
+/* Zero for what is no number: "self", "..". */
+static inline pid_t number_of(const char *name) {
+  pid_t number = 0;
+  for (; *name; name++) {
+    if (*name < '0' || *name > '9') return 0;
+    number = number * 10 + (*name - '0');
+  }
+  return number;
+}
+
 /* The text of one numbered field behind the name, which may itself hold blanks and parentheses.
  * `after` points at field 3 of proc(5)'s numbering. */
-IN_SHARED_MEMORY static inline uint64_t stat_field(const char *after, int field) {
+static inline uint64_t stat_field(const char *after, int field) {
   for (int at = 3; at < field && *after; after++)
     at += *after == ' ';
   uint64_t value = 0;
@@ -67,7 +74,7 @@ IN_SHARED_MEMORY static inline uint64_t stat_field(const char *after, int field)
 /* After SIGKILL was sent a process is still listed until it has died, for up to tens of
  * milliseconds where it has much memory to give back; `dying` tells it from one that is still to
  * be killed. */
-IN_SHARED_MEMORY static inline void parse_stat(const char *after, struct process_stat *stat) {
+static inline void parse_stat(const char *after, struct process_stat *stat) {
   const uint64_t exiting = 0x4, killed = 1u << (SIGKILL - 1);
   stat->state = *after;
   stat->parent = (pid_t)stat_field(after, 4);
@@ -77,7 +84,7 @@ IN_SHARED_MEMORY static inline void parse_stat(const char *after, struct process
 }
 
 /* False when there is no such process (any more). */
-IN_SHARED_MEMORY static inline bool process_stat_read(pid_t pid, struct process_stat *stat) {
+static inline bool process_stat_read(pid_t pid, struct process_stat *stat) {
   char path[PROCESS_PATH_MAX], line[PROCESS_STAT_MAX];
   put_text(put_number(put_text(path, "/proc/"), pid), "/stat");
   int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -18,7 +18,9 @@ local capability = {}
 local KINDS = {
   name = "string",
   command = function(value)
-    return type(value) ~= "function" and options.strings(value) and "a list of strings or a function"
+    return type(value) ~= "function"
+        and options.strings(value)
+        and "a list of strings or a function"
       or nil
   end,
   options = "table",

@@ -31,7 +31,8 @@ local LIMITS = {
   enforced = "boolean",
 }
 
-local END_RULES = { idle_ms = "integer", age_ms = "integer", evaluations = "integer", memory = "integer" }
+local END_RULES =
+  { idle_ms = "integer", age_ms = "integer", evaluations = "integer", memory = "integer" }
 
 local function table_of(kinds)
   return function(value)
@@ -141,12 +142,16 @@ local RANK = { group = 1, subreaper = 2, cgroup = 3, pidns = 4 }
 function decision.unavailable(answer, level)
   local sandbox, network = answer.sandbox or "workspace_write", answer.network or "denied"
   if sandbox ~= "danger_full_access" or network ~= "allowed" then
-    return ("sandbox %s with network %s can't be enforced yet; only danger_full_access with network "
-      .. "allowed can be honoured"):format(sandbox, network)
+    return (
+      "sandbox %s with network %s can't be enforced yet; only danger_full_access with network "
+      .. "allowed can be honoured"
+    ):format(sandbox, network)
   end
   for _, field in ipairs { "user", "hide", "wrap" } do
     if answer[field] ~= nil then
-      return ("the decision's %s needs the sandbox, which this version does not have yet"):format(field)
+      return ("the decision's %s needs the sandbox, which this version does not have yet"):format(
+        field
+      )
     end
   end
   if answer.limits and answer.limits.enforced then
@@ -154,7 +159,10 @@ function decision.unavailable(answer, level)
   end
   local least = answer.containment or "subreaper"
   if RANK[level] < RANK[least] then
-    return ("the policy accepts containment %s or better, and this host has %s"):format(least, level)
+    return ("the policy accepts containment %s or better, and this host has %s"):format(
+      least,
+      level
+    )
   end
 end
 

@@ -26,7 +26,7 @@ local log_rank = RANK[os.getenv "BERTH_LOG" or "warn"] or RANK.warn
 
 local function text(value)
   local shown = tostring(value)
-  if shown:find "[%s%c\"=]" then
+  if shown:find '[%s%c"=]' then
     return ("%q"):format(shown):gsub("\\\n", "\\n")
   end
   return shown

@@ -24,7 +24,8 @@ end
 
 -- What may follow each code: outcomes, states after it, and the exit code of `berth` (section 10).
 -- `before` stands for whatever the state was.
-local before = { absent = true, starting = true, idle = true, busy = true, stopping = true, lost = true }
+local before =
+  { absent = true, starting = true, idle = true, busy = true, stopping = true, lost = true }
 before.quarantined = true
 local lost = { lost = true }
 local absent = { absent = true }

@@ -82,7 +82,8 @@ end
 
 local function choose_level(wanted)
   if wanted == "cgroup" then
-    return nil, "containment cgroup comes with the sandbox; this version has pidns, subreaper and group"
+    return nil,
+      "containment cgroup comes with the sandbox; this version has pidns, subreaper and group"
   end
   local levels = wanted == "auto" and automatic_levels() or { wanted }
   local reasons = {}
@@ -281,7 +282,8 @@ local function invalid(self, one, call, cap)
     return "invalid_request", "a session that does not exist yet needs a worker"
   end
   local known = not call.worker or self.capabilities[call.worker]
-  local cap_of_call = call.worker and self.capabilities[call.worker] or one and one.runtime.capability
+  local cap_of_call = call.worker and self.capabilities[call.worker]
+    or one and one.runtime.capability
   if (call.code == nil) == (call.request == nil) then
     return "invalid_request", "exactly one of code and request is wanted"
   elseif not known then
@@ -497,8 +499,10 @@ local function late_shutdown(one, call)
     phase = "stop",
     cause = { code = "deadline_expired", timeout_ms = call.timeout_ms },
     elapsed_ms = call.timeout_ms,
-    message = ("the deadline of %g ms passed before the end of session '%s' was confirmed; its "
-      .. "shutdown goes on"):format(call.timeout_ms, one.id),
+    message = (
+      "the deadline of %g ms passed before the end of session '%s' was confirmed; its "
+      .. "shutdown goes on"
+    ):format(call.timeout_ms, one.id),
   })
 end
 
@@ -597,17 +601,20 @@ local function close_failure(ids)
 end
 
 local function shut_all(self)
-  local left, done = 0, task.promise()
+  local ends, done = {}, task.promise()
   for _, one in pairs(self.sessions_by_id) do
-    left = left + 1
-    one:shutdown():on_settled(function()
+    ends[#ends + 1] = one:shutdown() -- all are asked before any is waited for
+  end
+  local left = #ends
+  for _, ended in ipairs(ends) do
+    ended:on_settled(function()
       left = left - 1
       if left == 0 then
         done:settle()
       end
     end)
   end
-  if left == 0 then
+  if #ends == 0 then
     return
   end
   local timer = task.at(core.now_us() + CLOSE_MS * 1000, function()

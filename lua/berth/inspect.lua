@@ -2,7 +2,8 @@
 
 local core = require "berth.core"
 
-local SETUID_NOTE = "setuid programs do not work: an ordinary user's pid namespace takes a user namespace"
+local SETUID_NOTE =
+  "setuid programs do not work: an ordinary user's pid namespace takes a user namespace"
 local LIMITS = { "processes", "memory", "cpu", "file_size", "open_files" }
 local DEFAULT_LIMITS = { processes = 256 }
 

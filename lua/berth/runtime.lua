@@ -38,11 +38,13 @@ local function argv_of(capability, context)
   end
   local ok, argv = core.call_pure(capability.command, context)
   if not ok then
-    return nil, ("the command of worker '%s' can't be found: %s"):format(capability.name, tostring(argv))
+    return nil,
+      ("the command of worker '%s' can't be found: %s"):format(capability.name, tostring(argv))
   end
   local problem = require("berth.options").strings(argv)
   if problem or argv[1]:sub(1, 1) ~= "/" then
-    return nil, ("the command of worker '%s' is no list with an absolute program"):format(capability.name)
+    return nil,
+      ("the command of worker '%s' is no list with an absolute program"):format(capability.name)
   end
   return argv
 end

@@ -358,11 +358,10 @@ local function unconfirmed(self, record)
   local proof = certificate(self, record, false)
   local original = stop.code or stop.cause and stop.cause.code or "reset"
   self.cause = stop.cause or { code = original }
-  local message = ("the end of session '%s' could not be confirmed after %d ms, so something of it "
-    .. "may still run; nothing else is started under this id until it is"):format(
-    self.id,
-    record.elapsed_us // 1000
-  )
+  local message = (
+    "the end of session '%s' could not be confirmed after %d ms, so something of it "
+    .. "may still run; nothing else is started under this id until it is"
+  ):format(self.id, record.elapsed_us // 1000)
   local fields = { cause = { code = original }, certificate = proof, stderr = record.stderr }
   if stop.job and not stop.job.promise.settled then
     fields.outcome = stop.next ~= "start" and outcome_of(stop, record) or "not_started"
@@ -383,8 +382,10 @@ function Session:unconfirmed_failure()
     phase = "stop",
     cause = { code = self.cause and self.cause.code or "shutdown" },
     certificate = self.certificate,
-    message = ("session '%s' is quarantined: the end of its worker is not confirmed; its place stays "
-      .. "taken and the sweep goes on"):format(self.id),
+    message = (
+      "session '%s' is quarantined: the end of its worker is not confirmed; its place stays "
+      .. "taken and the sweep goes on"
+    ):format(self.id),
   })
 end
 
@@ -438,12 +439,17 @@ local function exchange(self, job)
   if ok then
     self.sequence = self.sequence + 1
     if self.host.stream:wanted "evaluation_started" then
-      self.host.stream:emit("evaluation_started", self, { sequence = self.sequence, size = #job.body })
+      self.host.stream:emit(
+        "evaluation_started",
+        self,
+        { sequence = self.sequence, size = #job.body }
+      )
     end
     return
   end
   job.phase = "queue"
-  self.cause = { code = errno == "ESTALE" and "worker_eof" or "memory", what = "the host has no memory" }
+  self.cause =
+    { code = errno == "ESTALE" and "worker_eof" or "memory", what = "the host has no memory" }
   if errno ~= "ESTALE" then
     lose_current(self, "state_lost", self.cause)
   end
@@ -612,7 +618,12 @@ function Session:cancel(job, reason, code)
   local cause = cancel_cause(reason)
   cause.code = code or cause.code
   if take_from_queue(self, job) then
-    fail(job, "cancelled", "it was cancelled while it waited in the queue; nothing ran", { cause = cause })
+    fail(
+      job,
+      "cancelled",
+      "it was cancelled while it waited in the queue; nothing ran",
+      { cause = cause }
+    )
   else
     fire(self, "over", job, "cancelled", cause)
   end
@@ -629,12 +640,18 @@ end
 
 --- Answers a reset whose deadline passed while the old worker was emptied.
 function Session:expire_stopped(job, code, cause)
-  local message = "%s while the old worker of session '%s' was being ended; nothing new was started: %s"
-  fail(job, code or "deadline_expired", message:format(
-    cause and words.cause(cause) or ("the deadline of %g ms passed"):format(job.timeout_ms),
-    self.id,
-    words.next_step(self.id)
-  ), { phase = "stop", state = "lost", cause = cause or deadline_cause(job) })
+  local message =
+    "%s while the old worker of session '%s' was being ended; nothing new was started: %s"
+  fail(
+    job,
+    code or "deadline_expired",
+    message:format(
+      cause and words.cause(cause) or ("the deadline of %g ms passed"):format(job.timeout_ms),
+      self.id,
+      words.next_step(self.id)
+    ),
+    { phase = "stop", state = "lost", cause = cause or deadline_cause(job) }
+  )
 end
 
 local function over_running(self, job, code, cause)
@@ -658,8 +675,11 @@ local function refuse_waiting(self)
   local waiting = self.queue
   self.queue = {}
   for _, job in ipairs(waiting) do
-    fail(job, self.host.closing and "host_closing" or "closing",
-      ("session '%s' is being shut down; nothing ran"):format(self.id))
+    fail(
+      job,
+      self.host.closing and "host_closing" or "closing",
+      ("session '%s' is being shut down; nothing ran"):format(self.id)
+    )
   end
 end
 
@@ -684,7 +704,12 @@ local function shutdown_stopping(self)
     self.stop = { next = "absent", cause = { code = "shutdown" } }
     self.current = nil
     local message = "session '%s' was shut down while its reset ended the old worker; nothing ran"
-    fail(job, "cancelled", message:format(self.id), { phase = "stop", cause = { code = "shutdown" } })
+    fail(
+      job,
+      "cancelled",
+      message:format(self.id),
+      { phase = "stop", cause = { code = "shutdown" } }
+    )
   end
 end
 

@@ -235,7 +235,7 @@ static inline void check_child_leaks(void) {
 /* Constructors run in no promised order; the line numbers restore the order of the file. */
 static inline void check_register(struct check_case *entry) {
   struct check_case **at = &check.cases;
-  while (*at && (*at)->line < entry->line)
+  while (*at && (*at)->line <= entry->line)
     at = &(*at)->next;
   entry->next = *at;
   *at = entry;

@@ -154,10 +154,13 @@ local function end_leftovers(complaints)
   end
 end
 
--- The first host of a process opens what its core keeps: the loop, the guard, the temporary root.
+-- The first worker of a process opens what its core keeps: the loop, the guard, the temporary root.
+-- cat is a worker: the frame that it echoes is a response.
 local function warm_up()
   local berth = require "berth"
-  local host = assert(berth.host { workspace = scratch })
+  local echo = { command = { "/bin/cat" }, codec = "raw" }
+  local host = assert(berth.host { capabilities = { echo = echo } })
+  assert(host:evaluate { session = "warm-up", worker = "echo", request = "x" })
   assert(host:close())
 end
 

@@ -27,7 +27,7 @@ import os
 import types
 import warnings  # noqa: F401  without it the interpreter shows warnings without their lines
 
-# Private copies: `builtins.len = None` or `os.write = ...` in a cell changes the modules, not these.
+# Private copies: `builtins.len = None` or `os.write = ...` in a cell does not change these.
 globals().update((name, value) for name, value in vars(builtins).items() if name[0] != "_")
 os = types.SimpleNamespace(**vars(os))
 import_module = builtins.__import__
@@ -124,7 +124,7 @@ class Frames:
 
 
 def wire(text):
-    """A JSON string in UTF-8. Lone surrogates are shown as escapes, since no UTF-8 can carry them."""
+    """A JSON string in UTF-8. Lone surrogates, which UTF-8 can't carry, are shown as escapes."""
     return quote(str.encode(text, "utf-8", "backslashreplace").decode()).encode()
 
 
@@ -156,7 +156,8 @@ def fitted(text, budget):
 def response(text, is_error):
     if not text and not is_error:
         return NOTHING
-    return SHOWN % (fitted(text, FRAME_LIMIT - len(SHOWN)), b"true" if is_error else b"false")
+    room = FRAME_LIMIT - len(SHOWN % (b"", b"false"))
+    return SHOWN % (fitted(text, room), b"true" if is_error else b"false")
 
 
 # Interrupts: SIGINT reaches running code only -----------------------------------------------------
@@ -175,7 +176,7 @@ class Interrupts:
         self.set_handler = _signal.signal
         self.raise_interrupt = _signal.default_int_handler
         self.set_handler(SIGINT, self.handler)
-        # asyncio.run() handles SIGINT by itself where the handler is "the default one": this one is.
+        # asyncio.run() handles SIGINT by itself where the handler is the default one: make it so.
         for module in (_signal, sys.modules.get("signal")):
             if module:
                 module.default_int_handler = self.handler
@@ -184,7 +185,7 @@ class Interrupts:
         if not self.wanted:
             return
         if frame and frame.f_code is GUARDED:
-            self.wanted = False  # the boundary: raised once there, where exactly one handler is left
+            self.wanted = False  # raised once at the boundary, where one `except` is left
         self.raise_interrupt(number, frame)
 
     def guarded(self, action):
@@ -281,10 +282,10 @@ class Output:
 
     def flush_foreign(self):
         """What the session put in the place of our streams is its own code, and may do anything."""
-        for stream in (sys.stdout, sys.stderr):
+        for stream in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)):
             if stream not in self.streams.values():
                 flush(stream)
-        if getattr(sys.stdin, "closed", True):  # exit() closes it
+        if sys.stdin.closed:  # by exit()
             sys.stdin = None
 
     def settle(self):
@@ -325,7 +326,7 @@ class Output:
                 self.streams[name] = open_output(descriptor, "<%s>" % name)
             setattr(sys, name, self.streams[name])
             setattr(sys, "__%s__" % name, self.streams[name])
-        if sys.stdin is None:
+        if getattr(sys, "stdin", None) is None:
             sys.stdin = open_input()
 
 
@@ -338,7 +339,7 @@ class Coroutines:
     def __init__(self):
         self.loop = None
         self.asyncio = None
-        # Context variables (and decimal's context) set in one cell hold in the next, awaited or not.
+        # Context variables (decimal's too) that one cell sets hold in the next, awaited or not.
         self.context = contextvars.copy_context()
 
     def prepare(self):
@@ -398,7 +399,7 @@ def is_suppressed(lines, statement):
 
 
 def split_last(tree, lines):
-    """Takes the last statement out of the tree if it is an expression whose value is to be shown."""
+    """Takes the last statement out of the tree if it is an expression to be shown."""
     last = tree.body[-1] if tree.body else None
     if isinstance(last, _ast.Expr) and not is_suppressed(lines, last):
         return _ast.Expression(tree.body.pop().value)
@@ -488,7 +489,7 @@ def file_of(trace):
 
 
 def without_driver(trace):
-    """The same traceback with the driver's own frames unlinked, and whatever led to the first cell."""
+    """The traceback with the driver's frames unlinked, and whatever led to the first cell."""
     kept = [part for part in frames_of(trace) if file_of(part) != DRIVER]
     cells = [index for index, part in enumerate(kept) if file_of(part).startswith("<cell ")]
     if cells and file_of(trace) == DRIVER:
@@ -582,7 +583,7 @@ def report_unraisable(fault):
 
 def install_reports():
     sys.unraisablehook = report_unraisable
-    _thread._excepthook = report_thread  # where `threading` takes its hook from, when it is imported
+    _thread._excepthook = report_thread  # `threading` takes its hook from there
     loaded = sys.modules.get("threading")
     if loaded:
         loaded.excepthook = report_thread
@@ -628,7 +629,7 @@ def code_of(payload):
 
 
 class Tracing:
-    """A trace function and a low recursion limit are the cell's, set aside while the driver works."""
+    """A trace function and a low recursion limit, set aside while the driver works."""
 
     def __init__(self):
         self.function = None
@@ -706,7 +707,7 @@ class Session:
             self.frames.send(self.answer(payload))
 
     def finish(self):
-        """Runs what the session registered for its end. Threads that still run are not waited for."""
+        """Runs what the session registered for its end; threads that still run are not awaited."""
         self.interrupts.guarded(self.run_exit_functions)
         self.output.flush()
         os._exit(0)
@@ -715,7 +716,7 @@ class Session:
         self.frames.send(READY % sys.version.split()[0].encode(), EVENT)
 
     def enter_workspace(self):
-        """The last step before foreign code: from here on the workspace's modules can be imported."""
+        """The last step before foreign code: now the workspace's modules can be imported."""
         install_reports()
         sys.argv[:] = [""]
         if not getattr(sys.flags, "safe_path", False):

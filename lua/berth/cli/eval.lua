@@ -15,10 +15,16 @@ session ends with the command. Without a code, or with '-', the code is read fro
 
 function eval.define(parser)
   local command = parser:command("eval", SUMMARY)
-  command:argument("code", "Code to evaluate; '-' reads standard input. Put -- before one that starts with '-'.")
+  command
+    :argument(
+      "code",
+      "Code to evaluate; '-' reads standard input. Put -- before one that starts with '-'."
+    )
     :args "*"
   command:option("--worker -w", "The kind of worker.", "python")
-  command:option("--timeout -t", "For each code: 500ms, 5s, 2m (default 30s, at most 2m)."):convert(duration)
+  command
+    :option("--timeout -t", "For each code: 500ms, 5s, 2m (default 30s, at most 2m).")
+    :convert(duration)
   command:option("--workspace -C", "The folder it works in.", ".")
   command:option("--containment", "Demand a level: pidns, subreaper or group.", "auto"):choices {
     "auto",

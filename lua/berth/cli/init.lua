@@ -15,7 +15,8 @@ can't be started; 130 Ctrl-C (the first cancels and says what is known, the seco
 BERTH_LOG=debug|info|warn prints the host's events on stderr.]]
 
 local function build()
-  local parser = argparse("berth", "Sessions of persistent interpreters, held to deadlines.", EPILOG)
+  local parser =
+    argparse("berth", "Sessions of persistent interpreters, held to deadlines.", EPILOG)
   parser:command_target "command"
   parser:require_command(false)
   parser:flag("--version", "Print the version and exit.")

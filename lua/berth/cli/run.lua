@@ -33,7 +33,8 @@ end
 
 local function report(given, err)
   if given.json then
-    local record = failure.is(err) and output.record(nil, err) or { ok = false, message = tostring(err) }
+    local record = failure.is(err) and output.record(nil, err)
+      or { ok = false, message = tostring(err) }
     io.stderr:write(require("berth.core").json.encode(record) or "{}", "\n")
   else
     io.stderr:write("berth: ", tostring(err), "\n")
