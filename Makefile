@@ -1,4 +1,4 @@
-# Make's one job here: from a bare machine to a built, tested berth.
+# From a bare machine to a built, tested berth:
 #
 #   make            builds build/berth, build/berth-guard, build/berth.so and build/libberth.a
 #   make run        sets up the machine, builds, and shows the quickstart
@@ -14,8 +14,7 @@
 
 BUILD  ?= build
 PREFIX ?= /usr/local
-# "make sanitize" calls make again with SANITIZE=1 and a build folder of its own.
-SANITIZE ?=
+# SANITIZE is set by "make sanitize", which has a build folder of its own.
 
 RUN_PACKAGES  = gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev libuv1-dev libyajl-dev \
                 lua-argparse python3
@@ -24,15 +23,15 @@ TEST_PACKAGES = clang libclang-rt-dev clang-format clang-tidy cppcheck lua-buste
 
 # ---- how things are compiled --------------------------------------------------------------------
 
-CC      = gcc
+CC = gcc
 # Asked when a recipe runs: on a bare machine pkg-config itself comes with "make deps".
 PACKAGE_CFLAGS = $(shell pkg-config --cflags lua5.4 libuv yajl)
 PACKAGE_LIBS   = $(shell pkg-config --libs lua5.4 libuv yajl)
 MODULE_LIBS    = $(shell pkg-config --libs libuv yajl)
 
-STANDARD  = -std=c11 -D_GNU_SOURCE
-WARNINGS  = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
-            -Wmissing-prototypes -Werror
+STANDARD = -std=c11 -D_GNU_SOURCE
+WARNINGS = -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wstrict-prototypes \
+           -Wmissing-prototypes -Werror
 ifdef SANITIZE
 INSTRUMENT = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 else
@@ -47,7 +46,6 @@ say = @$(if $(V),:,printf '%-8s%s\n' $(1) $@)
 
 LIBRARY_OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(filter-out core/main.c,$(wildcard core/*.c)))
 GUARD_SOURCES   = $(wildcard core/guard/*.c)
-PRODUCTS = $(addprefix $(BUILD)/,berth berth-guard berth.so libberth.a)
 CORE_TESTS   = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/core/test_*.c))
 FUZZERS      = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/*.c))
 TEST_WORKERS = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/workers/*.c))
@@ -60,7 +58,7 @@ LUA_PATHS = $(wildcard lua policies tests examples .luacheckrc)
 .DELETE_ON_ERROR:
 .SECONDARY:
 
-all: $(PRODUCTS)
+all: $(addprefix $(BUILD)/,berth berth-guard berth.so libberth.a)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -68,8 +66,7 @@ $(BUILD)/%.o: %.c
 	$(Q)$(COMPILE) -c -o $@ $<
 
 $(BUILD)/libberth.a: $(LIBRARY_OBJECTS)
-	@rm -f $@
-	$(Q)$(AR) rcs $@ $^
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 $(BUILD)/berth: $(BUILD)/core/main.o $(BUILD)/libberth.a
 	$(call say,link)
@@ -141,7 +138,6 @@ LINTERS = clang-format clang-tidy cppcheck luacheck stylua shellcheck
 STYLUA  = $(firstword $(wildcard build/tools/node_modules/.bin/stylua) stylua)
 SHELL_SCRIPTS = .ci/run $(shell grep -rlE '^\#!.*\b(ba)?sh$$' tests)
 .PHONY: $(addprefix lint-,$(LINTERS))
-
 lint: test-deps
 	@BUILD=$(BUILD) MAKE=$(MAKE) tests/run lint
 

@@ -82,6 +82,7 @@ static enum containment_end poll_group(struct containment *containment) {
   /* A scan of /proc can miss a process that is just being forked. Behind a SIGKILL to the whole
    * group there is none: the kernel refuses forks of the dying. */
   if (!containment->killing || has_live_members(containment->pid)) return CONTAINMENT_ALIVE;
+  if (by_pidfd) reap_orphans(containment); /* the last of them have come to us by now */
   return reap_root(containment) ? CONTAINMENT_EMPTY : CONTAINMENT_ALIVE;
 }
 

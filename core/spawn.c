@@ -2,6 +2,7 @@
 #include "guard/process.h"
 #include "spawn_child.h"
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +93,9 @@ static void close_if_open(int *fd) {
   *fd = -1;
 }
 
+/* What a child gets lies above the numbers that it is moved to. */
 static bool raise_fd(int *fd) {
+  if (*fd >= SPAWN_FD_MIN) return true;
   int high = fcntl(*fd, F_DUPFD_CLOEXEC, SPAWN_FD_MIN);
   if (high < 0) return false;
   close(*fd);
@@ -100,66 +103,85 @@ static bool raise_fd(int *fd) {
   return true;
 }
 
-/* The ends that the guard gets lie above its own numbers. */
-static int open_pipes(struct start *start, struct spawned *spawned) {
-  int lease[2] = {-1, -1}, report[2] = {-1, -1};
-  bool opened = pipe2(lease, O_CLOEXEC) == 0 && pipe2(report, O_CLOEXEC | O_NONBLOCK) == 0 &&
-                raise_fd(&lease[0]) && raise_fd(&report[1]);
-  int error = errno;
-  start->lease_read = lease[0];
-  start->lease_write = spawned->lease_fd = lease[1];
-  start->report_write = report[1];
-  spawned->report_fd = report[0];
-  return opened ? 0 : set_error(start, SPAWN_SETUP, -error, "no pipe to the guard");
+static bool open_pipe(int ends[2], int flags) {
+  return pipe2(ends, O_CLOEXEC | flags) == 0 && raise_fd(&ends[0]) && raise_fd(&ends[1]);
 }
 
-static int prepare_guard(struct start *start, struct spawned *spawned) {
+static int prepare_guard(struct start *start) {
   const struct spawner *spawner = start->spawner;
   if (spawner->guard_fd < 0) {
     return set_error(start, SPAWN_GUARD, spawner->guard_error, "berth-guard was not found");
   }
   (void)snprintf(start->uid_map, sizeof start->uid_map, "%u %u 1", geteuid(), geteuid());
   (void)snprintf(start->gid_map, sizeof start->gid_map, "%u %u 1", getegid(), getegid());
-  return open_pipes(start, spawned);
+  bool opened = open_pipe(start->lease, 0) && open_pipe(start->report, O_NONBLOCK) &&
+                open_pipe(start->gate, 0) && open_pipe(start->shared, 0);
+  return opened ? 0 : set_error(start, SPAWN_SETUP, -errno, "no pipe to the guard");
 }
 
-/* A signal handler of the host must not run in a child that shares its memory, so everything is
- * blocked, glibc's own two signals included (hence the raw call); the child sets all to default. */
+static bool is_dead(int pidfd) {
+  struct pollfd fd = {.fd = pidfd, .events = POLLIN};
+  return poll(&fd, 1, 0) == 1;
+}
+
+/* Returns when the first child has left our memory: it has executed its program, or ended. */
 static void clone_root(struct start *start, struct spawned *spawned) {
   bool guarded = start->plan->guard_mode;
   int flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD;
   if (guarded) flags |= CLONE_FILES | start->plan->namespaces;
-  const uint64_t all = ~UINT64_C(0);
-  uint64_t before;
-  (void)syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
-  spawned->root = clone(guarded ? spawn_guard_child : spawn_worker_child,
+  spawned->root = clone(guarded ? spawn_guard_child : spawn_lone_worker,
                         spawn_stack_end(start->spawner, 0), flags, start, &spawned->root_pidfd);
-  int error = errno;
-  (void)syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
   if (spawned->root < 0) {
     spawned->root_pidfd = -1;
-    set_error(start, SPAWN_CLONE, -error, "a process can't be made");
-  } else if (guarded && start->worker == 0 && start->error.code == 0) {
-    set_error(start, SPAWN_GUARD, -ECHILD, "the guard was killed while it started");
+    set_error(start, SPAWN_CLONE, -errno, "a process can't be made");
   }
 }
 
-/* The failed child ends by itself, at once. ECHILD: an embedder ignores SIGCHLD. */
-static void reap_failed(const struct spawned *spawned) {
-  siginfo_t info;
-  if (spawned->root_pidfd < 0) return;
-  while (waitid(P_PIDFD, (id_t)spawned->root_pidfd, &info, WEXITED) < 0 && errno == EINTR)
+/* Lets the worker go, and returns when it has left our memory as well. Its errno and ours are the
+ * same variable until then; ours is not looked at, and its calls come while we wait. */
+static void open_gate(struct start *start, const struct spawned *spawned) {
+  char byte;
+  close_if_open(&start->shared[1]);
+  if (start->error.code == 0 && is_dead(spawned->root_pidfd)) {
+    set_error(start, SPAWN_GUARD, -ECHILD, "the guard was killed while it started");
+  }
+  start->gate_open = start->error.code == 0;
+  close_if_open(&start->gate[1]);
+  while (read(start->shared[0], &byte, 1) < 0 && errno == EINTR)
     continue;
 }
 
+/* A signal handler of the host must not run in a child that shares its memory, so everything is
+ * blocked, glibc's own two signals included (hence the raw call); the child sets all to default. */
+static void run(struct start *start, struct spawned *spawned) {
+  const uint64_t all = ~UINT64_C(0);
+  uint64_t before;
+  (void)syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
+  clone_root(start, spawned);
+  if (start->plan->guard_mode) open_gate(start, spawned);
+  (void)syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
+}
+
+/* The child of a failed start ends by itself, at once: it has failed, or is a guard without a lease
+ * whose worker has. ECHILD: an embedder ignores SIGCHLD. */
 static void undo(struct start *start, struct spawned *spawned) {
-  reap_failed(spawned);
-  /* Somebody may have killed the guard after it had started the worker. */
-  if (start->worker_pidfd >= 0) (void)process_signal(start->worker_pidfd, SIGKILL, 0);
-  close_if_open(&spawned->root_pidfd);
+  siginfo_t info;
+  close_if_open(&start->lease[1]);
+  close_if_open(&start->report[0]);
   close_if_open(&start->worker_pidfd);
-  close_if_open(&spawned->lease_fd);
-  close_if_open(&spawned->report_fd);
+  if (spawned->root_pidfd < 0) return;
+  while (waitid(P_PIDFD, (id_t)spawned->root_pidfd, &info, WEXITED) < 0 && errno == EINTR)
+    continue;
+  close_if_open(&spawned->root_pidfd);
+}
+
+static void close_start(struct start *start) {
+  close_if_open(&start->lease[0]);
+  close_if_open(&start->report[1]);
+  close_if_open(&start->gate[0]);
+  close_if_open(&start->gate[1]);
+  close_if_open(&start->shared[0]);
+  close_if_open(&start->shared[1]);
 }
 
 int spawn_start(const struct spawner *spawner, const struct spawn_plan *plan,
@@ -169,19 +191,20 @@ int spawn_start(const struct spawner *spawner, const struct spawn_plan *plan,
                         .plan = plan,
                         .request = request,
                         .host = getpid(),
-                        .lease_read = -1,
-                        .lease_write = -1,
-                        .report_write = -1,
+                        .lease = {-1, -1},
+                        .report = {-1, -1},
+                        .gate = {-1, -1},
+                        .shared = {-1, -1},
                         .worker_pidfd = -1};
-  *spawned =
-      (struct spawned){.root_pidfd = -1, .worker_pidfd = -1, .lease_fd = -1, .report_fd = -1};
+  *spawned = (struct spawned){.root_pidfd = -1};
   int failed = check_request(&start);
-  if (!failed && plan->guard_mode) failed = prepare_guard(&start, spawned);
-  if (!failed) clone_root(&start, spawned);
-  close_if_open(&start.lease_read);
-  close_if_open(&start.report_write);
+  if (!failed && plan->guard_mode) failed = prepare_guard(&start);
+  if (!failed) run(&start, spawned);
+  close_start(&start);
   if (start.error.code) undo(&start, spawned);
   spawned->worker_pidfd = plan->guard_mode ? start.worker_pidfd : spawned->root_pidfd;
+  spawned->lease_fd = start.lease[1];
+  spawned->report_fd = start.report[0];
   *error = start.error;
   return start.error.code;
 }

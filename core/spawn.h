@@ -1,8 +1,10 @@
 /* spawn.h: start one program in its own session, without ever copying the host's memory.
  *
  * Roles: the *host* is this process. The *guard* (berth-guard) is the first child: it makes the
- * namespaces or becomes a subreaper, starts the *worker* from inside, then execs the small static
- * helper and lives exactly as long as the worker's containment. At level group there is no guard.
+ * namespaces or becomes a subreaper, makes the *worker's* process from inside, then execs the small
+ * static helper and lives exactly as long as the worker's containment. The worker's program is
+ * executed after that, never before: what runs beside it shares nothing with the host any more.
+ * At level group there is no guard.
  *
  * Ownership: a spawner is owned by the core and outlives every containment started with it.
  * Errors: negative errno values (the same numbers as libuv's codes), never raised.
@@ -30,8 +32,9 @@ enum spawn_phase {
 
 struct spawn_error {
   enum spawn_phase phase;
-  int code;         /* negative errno */
-  const char *what; /* static words for it: "/proc can't be mounted"; NULL if nothing more is known */
+  int code; /* negative errno */
+  const char
+      *what; /* static words for it: "/proc can't be mounted"; NULL if nothing more is known */
 };
 
 /* What the worker is started with. Borrowed for the length of the call only. */

@@ -1,28 +1,28 @@
 #include "spawn_child.h"
-#include "guard/guard.h"
-#include "guard/stop_walk.h"
+#include "guard/process.h"
+#include <errno.h>
 #include <linux/close_range.h>
 #include <sched.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 
-enum { SIGNALS = 64, WORKER_FAILED = 127 };
+enum { SIGNALS = 64, CHILD_FAILED = 127 };
 
 /* The kernel's struct sigaction in its default state, whatever the order of its members is here. */
 struct kernel_sigaction {
   uintptr_t words[8];
 };
 
-/* What was started before us must not outlive this failure. A pid namespace ends with its init,
- * that is with us; a worker without one has to be walked after. */
+/* A worker that waits at the gate has not run anything: it is one process, and ours. */
 IN_SHARED_MEMORY static void fail(struct start *start, enum spawn_phase phase, const char *what) {
   start->error = (struct spawn_error){.phase = phase, .code = -errno, .what = what};
   if (start->worker > 0) {
-    stop_walk(&(struct reaper){.worker = start->worker, .report_fd = -1}, !has_children_file());
+    (void)kill(start->worker, SIGKILL);
+    (void)waitpid(start->worker, NULL, 0);
   }
-  _exit(WORKER_FAILED);
+  _exit(CHILD_FAILED);
 }
 
 IN_SHARED_MEMORY static void set_signal(int number, uintptr_t handler) {
@@ -35,6 +35,7 @@ IN_SHARED_MEMORY static void set_signal(int number, uintptr_t handler) {
  * reached us between clone and setsid. */
 IN_SHARED_MEMORY static void reset_signals(void) {
   for (int number = 1; number <= SIGNALS; number++) {
+    if (number == SIGKILL || number == SIGSTOP) continue;
     set_signal(number, (uintptr_t)SIG_IGN);
     set_signal(number, (uintptr_t)SIG_DFL);
   }
@@ -51,36 +52,64 @@ IN_SHARED_MEMORY static void unblock_signals(void) {
  * which then never fires: hence the second look. */
 IN_SHARED_MEMORY static void follow_host(struct start *start) {
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0) fail(start, SPAWN_SETUP, "PDEATHSIG can't be set");
-  if (getppid() != start->host) _exit(WORKER_FAILED);
+  if (getppid() != start->host) _exit(CHILD_FAILED);
 }
 
+/* The host's own are marked, not closed: the pipes of the start are still needed up to the exec. */
 IN_SHARED_MEMORY static void take_descriptors(struct start *start) {
   const struct spawn_request *request = start->request;
+  unsigned rest = (unsigned)request->fd_count;
   for (size_t i = 0; i < request->fd_count; i++) {
     if (dup2(request->fds[i], (int)i) < 0) fail(start, SPAWN_SETUP, "a pipe can't be handed over");
   }
-  if (syscall(SYS_close_range, (unsigned)request->fd_count, ~0u, 0) < 0) {
-    fail(start, SPAWN_SETUP, "the host's descriptors can't be closed");
+  if (syscall(SYS_close_range, rest, ~0u, CLOSE_RANGE_CLOEXEC) < 0) {
+    fail(start, SPAWN_SETUP, "the host's descriptors can't be kept from the worker");
   }
 }
 
-IN_SHARED_MEMORY int spawn_worker_child(void *argument) {
-  struct start *start = argument;
-  const struct spawn_request *request = start->request;
-  bool guarded = start->plan->guard_mode;
-  if (setsid() < 0) fail(start, SPAWN_SETUP, "no new session");
-  if (!guarded) {
-    reset_signals(); /* a guard has done it for both */
-    follow_host(start);
-  }
+IN_SHARED_MEMORY static void prepare_worker(struct start *start) {
   take_descriptors(start);
   if (setrlimit(RLIMIT_NOFILE, &start->spawner->open_files) < 0) {
     fail(start, SPAWN_SETUP, "the limit on open files can't be restored");
   }
-  if (chdir(request->cwd) < 0) fail(start, SPAWN_WORKSPACE, "the workspace can't be entered");
+  if (chdir(start->request->cwd) < 0) {
+    fail(start, SPAWN_WORKSPACE, "the workspace can't be entered");
+  }
+}
+
+IN_SHARED_MEMORY static void execute(struct start *start) {
+  const struct spawn_request *request = start->request;
   unblock_signals();
   execve(request->argv[0], (char *const *)request->argv, (char *const *)request->envp);
   fail(start, SPAWN_EXEC, "the program can't be executed");
+}
+
+/* Until the guard has left the host's memory the worker must not run: through /proc/1/mem it could
+ * read and keep all of it. */
+IN_SHARED_MEMORY static void pass_gate(struct start *start) {
+  char byte;
+  while (read(start->gate[0], &byte, 1) < 0 && errno == EINTR)
+    continue;
+  if (!start->gate_open) _exit(CHILD_FAILED);
+}
+
+IN_SHARED_MEMORY int spawn_guarded_worker(void *argument) {
+  struct start *start = argument;
+  close(start->gate[1]); /* our copy: the host's is to be the only one */
+  if (setsid() < 0) fail(start, SPAWN_SETUP, "no new session");
+  prepare_worker(start);
+  pass_gate(start);
+  execute(start);
+  return 0;
+}
+
+IN_SHARED_MEMORY int spawn_lone_worker(void *argument) {
+  struct start *start = argument;
+  if (setsid() < 0) fail(start, SPAWN_SETUP, "no new session");
+  reset_signals();
+  follow_host(start);
+  prepare_worker(start);
+  execute(start);
   return 0;
 }
 
@@ -133,34 +162,26 @@ IN_SHARED_MEMORY static void enclose(struct start *start) {
   }
 }
 
-/* Without CLONE_FILES for the worker, which gets a copy of the table, but with it for us: the pidfd
- * that this clone makes is the host's. */
-IN_SHARED_MEMORY static void start_worker(struct start *start) {
-  int worker = clone(spawn_worker_child, spawn_stack_end(start->spawner, 1),
-                     CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, start, &start->worker_pidfd);
-  if (worker < 0) fail(start, SPAWN_CLONE, "the worker's process can't be made");
-  if (start->error.code == 0) {
-    start->worker = worker;
-    return;
-  }
-  /* It failed before it ran anything, so it is the only child. */
-  (void)waitpid(worker, NULL, 0);
-  _exit(WORKER_FAILED);
+/* The worker gets a copy of the table. Ours is still the host's, where the pidfd that this clone
+ * makes is to be. */
+IN_SHARED_MEMORY static void make_worker(struct start *start) {
+  start->worker = clone(spawn_guarded_worker, spawn_stack_end(start->spawner, 1),
+                        CLONE_VM | CLONE_PIDFD | SIGCHLD, start, &start->worker_pidfd);
+  if (start->worker < 0) fail(start, SPAWN_CLONE, "the worker's process can't be made");
 }
 
 IN_SHARED_MEMORY static bool move(int from, int to) { return dup2(from, to) == to; }
 
 /* The first call gives us a table of our own; what is closed before it is closed for the host. */
 IN_SHARED_MEMORY static void take_guard_descriptors(struct start *start) {
-  unsigned lease_write = (unsigned)start->lease_write;
+  unsigned lease_write = (unsigned)start->lease[1];
   unsigned guard = (unsigned)start->spawner->guard_fd;
   if (syscall(SYS_close_range, lease_write, lease_write, CLOSE_RANGE_UNSHARE) < 0) {
     fail(start, SPAWN_GUARD, "the guard gets no descriptors of its own");
   }
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null < 0) fail(start, SPAWN_GUARD, "/dev/null can't be opened");
-  bool moved =
-      move(start->lease_read, GUARD_LEASE_FD) && move(start->report_write, GUARD_REPORT_FD);
+  bool moved = move(start->lease[0], GUARD_LEASE_FD) && move(start->report[1], GUARD_REPORT_FD);
   for (int fd = 0; fd <= 2; fd++)
     moved = moved && move(null, fd);
   if (!moved) fail(start, SPAWN_GUARD, "the guard's descriptors can't be arranged");
@@ -184,7 +205,7 @@ IN_SHARED_MEMORY int spawn_guard_child(void *argument) {
   if (setsid() < 0) fail(start, SPAWN_SETUP, "no new session for the guard");
   reset_signals(); /* and keep them blocked: the guard wants it so */
   enclose(start);
-  start_worker(start);
+  make_worker(start);
   become_guard(start);
   return 0;
 }

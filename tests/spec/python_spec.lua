@@ -276,9 +276,11 @@ describe("a python session's errors", function()
     local chained = session:error "try: 1/0\nexcept Exception as e: raise KeyError('k') from e"
     assert.matches("ZeroDivisionError.*direct cause.*KeyError: 'k'$", chained)
     assert.not_matches("python.py", chained, 1, true)
-    local group = session:error "raise ExceptionGroup('two', [ValueError(1), TypeError(2)])"
-    assert.matches("ExceptionGroup: two.*ValueError: 1.*TypeError: 2", group)
-    assert.not_matches("python.py", group, 1, true)
+    if session:shown "'ExceptionGroup' in dir(__builtins__)" == "True" then -- Python 3.11
+      local group = session:error "raise ExceptionGroup('two', [ValueError(1), TypeError(2)])"
+      assert.matches("ExceptionGroup: two.*ValueError: 1.*TypeError: 2", group)
+      assert.not_matches("python.py", group, 1, true)
+    end
   end)
 
   it("point at what is no Python", function()
@@ -680,19 +682,17 @@ def send_on(word):
 
   it("at any moment costs at most the evaluation it meets", function()
     local session <close> = open_session()
-    session(
-      SENDER
-        .. lines(
-          "storm = 'while [ ! -e stop ]; do kill -INT \"$1\"; done; echo > stopped'",
-          "sender = subprocess.Popen(['sh', '-c', storm, 'sh', str(os.getpid())])"
-        )
-    )
+    local storm =
+      "until [ -e go ]; do :; done; until [ -e stop ]; do kill -INT $1; done; echo > ended"
+    session("import subprocess, os\nstorm = '" .. storm .. "'")
+    session "sender = subprocess.Popen(['sh', '-c', storm, 'sh', str(os.getpid())]); None"
+    support.write_file(session.folder.path .. "/go", "")
     for _ = 1, 300 do
       local text, reply = session:shown "6 * 7"
       assert.truthy(text == "42" or reply.is_error and text:find "KeyboardInterrupt", text)
     end
     support.write_file(session.folder.path .. "/stop", "")
-    support.wait_for_file(session.folder.path .. "/stopped")
+    support.wait_for_file(session.folder.path .. "/ended")
     assert.equal("0", session:shown "sender.wait()")
   end)
 end)
