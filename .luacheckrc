@@ -6,5 +6,6 @@ max_code_line_length = false -- stylua's business: it lets a table's brace stand
 -- arguments that only hold a place, start with an underscore.
 ignore = { "21[1-3]/_.*" }
 files["tests/spec"] = { std = "lua54+busted" }
-files["lua/berth/cli/run.lua"] = { globals = { "arg" } } -- its work is to set what lua5.4 sets
+files["lua/berth/cli/run.lua"] = { globals = { "arg", "os" } } -- it sets what lua5.4 sets
+files["lua/berth/cli/stdout.lua"] = { globals = { "print", "io" } } -- it watches all that prints
 files["policies"] = { read_globals = { "policy" } }

@@ -33,7 +33,7 @@ TAILQ_HEAD(worker_list, worker);
 struct core {
   uv_loop_t loop;
   uv_poll_t timer;
-  uv_signal_t interrupt;
+  uv_signal_t interrupt, orphans;
   struct deadlines deadlines;
   struct event_list events;
   struct event interrupted;

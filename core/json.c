@@ -16,6 +16,17 @@ lua_Integer json_check_budget(lua_State *L, int arg, lua_Integer preset, lua_Int
   return budget;
 }
 
+static void *allocate(void *arena, size_t size) { return arena_resize(arena, NULL, size); }
+static void *reallocate(void *arena, void *memory, size_t size) {
+  return arena_resize(arena, memory, size);
+}
+static void release(void *arena, void *memory) { arena_free(arena, memory); }
+
+yajl_alloc_funcs json_memory(struct arena *arena) {
+  return (yajl_alloc_funcs){
+      .malloc = allocate, .realloc = reallocate, .free = release, .ctx = arena};
+}
+
 int json_failure(lua_State *L) {
   lua_pushnil(L);
   lua_insert(L, -2);

@@ -256,16 +256,9 @@ static const yajl_callbacks callbacks = {
 
 /* --- Running yajl --- */
 
-static void *allocate(void *arena, size_t size) { return arena_resize(arena, NULL, size); }
-static void *reallocate(void *arena, void *memory, size_t size) {
-  return arena_resize(arena, memory, size);
-}
-static void release(void *arena, void *memory) { arena_free(arena, memory); }
-
 static void open_yajl(struct decoder *decoder) {
   decoder->arena = arena_open(decoder->L);
-  yajl_alloc_funcs memory = {
-      .malloc = allocate, .realloc = reallocate, .free = release, .ctx = decoder->arena};
+  yajl_alloc_funcs memory = json_memory(decoder->arena);
   decoder->yajl = yajl_alloc(&callbacks, &memory, decoder);
   yajl_config(decoder->yajl, yajl_dont_validate_strings, 1);  /* check_utf8 is stricter */
   yajl_config(decoder->yajl, yajl_allow_trailing_garbage, 1); /* and so is check_end */

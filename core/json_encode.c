@@ -311,18 +311,11 @@ static bool encode_value(struct encoder *encoder) {
 
 /* --- Running yajl --- */
 
-static void *allocate(void *arena, size_t size) { return arena_resize(arena, NULL, size); }
-static void *reallocate(void *arena, void *memory, size_t size) {
-  return arena_resize(arena, memory, size);
-}
-static void release(void *arena, void *memory) { arena_free(arena, memory); }
-
 /* yajl's own statuses are not looked at: they tell of wrong nesting, of names that are no strings,
  * and of a depth of 128, and the walk does none of these. */
 static void open_yajl(struct encoder *encoder) {
   encoder->arena = arena_open(encoder->L);
-  yajl_alloc_funcs memory = {
-      .malloc = allocate, .realloc = reallocate, .free = release, .ctx = encoder->arena};
+  yajl_alloc_funcs memory = json_memory(encoder->arena);
   encoder->yajl = yajl_gen_alloc(&memory);
   yajl_gen_config(encoder->yajl, yajl_gen_print_callback, on_print, encoder);
 }

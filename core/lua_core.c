@@ -1,6 +1,7 @@
 /* lua_core.c: the module "berth.core": the loop, its events, deadlines, folders, levels. */
 #include "json.h"
 #include "lua_seam.h"
+#include "orphans.h"
 #include "timers.h"
 #include <dlfcn.h>
 #include <errno.h>
@@ -135,8 +136,15 @@ static int l_catch_interrupt(lua_State *L) {
   return 0;
 }
 
-/* call_pure(fn, ...) -> ok, results...: pcall that nothing can yield across: an attempt to is an error
- * of fn, and our caller's state stays whole. */
+/* reap_orphans(): see orphans.h. */
+static int l_reap_orphans(lua_State *L) {
+  int err = core_reap_orphans(seam_core(L));
+  if (err) return luaL_error(L, "can't reap orphans: %s", uv_strerror(err));
+  return 0;
+}
+
+/* call_pure(fn, ...) -> ok, results...: pcall that nothing can yield across: an attempt to is an
+ * error of fn, and our caller's state stays whole. */
 static int l_call_pure(lua_State *L) {
   luaL_checkany(L, 1);
   int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
@@ -203,14 +211,17 @@ static const luaL_Reg functions[] = {
     {"make_folder", l_make_folder},
     {"realpath", l_realpath},
     {"catch_interrupt", l_catch_interrupt},
+    {"reap_orphans", l_reap_orphans},
     {"call_pure", l_call_pure},
     {"spawn", seam_spawn},
+    {"load_policy", seam_load_policy},
     {NULL, NULL},
 };
 
 int luaopen_berth_core(lua_State *L) {
   luaL_checkversion(L);
   seam_open_worker(L);
+  seam_open_policy(L);
   luaL_newlibtable(L, functions);
   push_core(L);
   luaL_setfuncs(L, functions, 1);

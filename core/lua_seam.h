@@ -27,6 +27,12 @@ void seam_push_capture(lua_State *L, const struct capture *capture);
 /* spawn(level, argv, envp, cwd, tmpdir, pipes, ready, events); see lua_worker.c. */
 int seam_spawn(lua_State *L);
 
+/* load_policy(text, name); see lua_policy.c. */
+int seam_load_policy(lua_State *L);
+
+/* Makes the metatable of policies. */
+void seam_open_policy(lua_State *L);
+
 /* Makes the metatable of workers. */
 void seam_open_worker(lua_State *L);
 

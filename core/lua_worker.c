@@ -82,6 +82,12 @@ static int l_send(lua_State *L) {
   const char *bytes = luaL_checklstring(L, 2, &size);
   luaL_argcheck(L, size > 0 && size <= FRAME_MAX, 2, "1 byte to 1 MiB is wanted");
   int err = worker_send(worker, bytes, size);
+  if (err == -ESTALE) { /* libuv has no name for it */
+    lua_pushnil(L);
+    lua_pushliteral(L, "send: the worker is lost");
+    lua_pushliteral(L, "ESTALE");
+    return 3;
+  }
   if (err) return seam_fail(L, err, "send");
   lua_pushboolean(L, 1);
   return 1;
@@ -130,6 +136,7 @@ static int l_signal(lua_State *L) {
 /* worker:late() -> stdout, stderr: what was printed between evaluations. */
 static int l_late(lua_State *L) {
   struct worker *worker = check_worker(L);
+  worker_sort_late(worker);
   for (int i = 0; i < STREAM_COUNT; i++)
     seam_push_capture(L, &worker->late[i]);
   return STREAM_COUNT;

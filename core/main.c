@@ -1,4 +1,5 @@
 /* main.c: the program `berth`: a Lua state with the core built in, handed to lua/berth/cli. */
+#include <fcntl.h>
 #include <lauxlib.h>
 #include <limits.h>
 #include <lua.h>
@@ -59,7 +60,16 @@ static int body(lua_State *L) {
   return 1;
 }
 
+/* A program may be started without its first three descriptors. The next files that it opens would
+ * get their numbers: libuv aborts on that, and a message could land in a worker's pipe. They are
+ * opened so that using them still fails as it should: nothing to read, nowhere to write. */
+static void open_standard_fds(void) {
+  for (int fd = 0; fd <= STDERR_FILENO; fd++)
+    if (fcntl(fd, F_GETFD) < 0) (void)!open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char **argv) {
+  open_standard_fds();
   lua_State *L = luaL_newstate();
   if (!L) {
     fputs("berth: not enough memory to start\n", stderr);

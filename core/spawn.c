@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 /* -- spawner ---------------------------------------------------------------------------------- */
@@ -115,7 +116,8 @@ static int prepare_guard(struct start *start) {
   (void)snprintf(start->uid_map, sizeof start->uid_map, "%u %u 1", geteuid(), geteuid());
   (void)snprintf(start->gid_map, sizeof start->gid_map, "%u %u 1", getegid(), getegid());
   bool opened = open_pipe(start->lease, 0) && open_pipe(start->report, O_NONBLOCK) &&
-                open_pipe(start->gate, 0) && open_pipe(start->shared, 0);
+                socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, start->gate) == 0 &&
+                raise_fd(&start->gate[0]) && raise_fd(&start->gate[1]);
   return opened ? 0 : set_error(start, SPAWN_SETUP, -errno, "no pipe to the guard");
 }
 
@@ -141,13 +143,16 @@ static void clone_root(struct start *start, struct spawned *spawned) {
  * same variable until then; ours is not looked at, and its calls come while we wait. */
 static void open_gate(struct start *start, const struct spawned *spawned) {
   char byte;
-  close_if_open(&start->shared[1]);
+  close_if_open(&start->gate[0]);
   if (start->error.code == 0 && is_dead(spawned->root_pidfd)) {
     set_error(start, SPAWN_GUARD, -ECHILD, "the guard was killed while it started");
   }
-  start->gate_open = start->error.code == 0;
-  close_if_open(&start->gate[1]);
-  while (read(start->shared[0], &byte, 1) < 0 && errno == EINTR)
+  if (start->error.code == 0) {
+    (void)send(start->gate[1], "", 1, MSG_NOSIGNAL);
+  } else {
+    (void)shutdown(start->gate[1], SHUT_WR);
+  }
+  while (recv(start->gate[1], &byte, 1, 0) < 0 && errno == EINTR)
     continue;
 }
 
@@ -180,8 +185,6 @@ static void close_start(struct start *start) {
   close_if_open(&start->report[1]);
   close_if_open(&start->gate[0]);
   close_if_open(&start->gate[1]);
-  close_if_open(&start->shared[0]);
-  close_if_open(&start->shared[1]);
 }
 
 int spawn_start(const struct spawner *spawner, const struct spawn_plan *plan,
@@ -194,7 +197,6 @@ int spawn_start(const struct spawner *spawner, const struct spawn_plan *plan,
                         .lease = {-1, -1},
                         .report = {-1, -1},
                         .gate = {-1, -1},
-                        .shared = {-1, -1},
                         .worker_pidfd = -1};
   *spawned = (struct spawned){.root_pidfd = -1};
   int failed = check_request(&start);

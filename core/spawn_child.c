@@ -85,15 +85,19 @@ IN_SHARED_MEMORY static void execute(struct start *start) {
 }
 
 /* Until the guard has left the host's memory the worker must not run: through /proc/1/mem it could
- * read and keep all of it. */
+ * read and keep all of it. An end without a word means that the host is gone or the start has
+ * failed. The call is raw, for glibc's read() marks the thread as cancellable, and it is the host's
+ * thread too. */
 IN_SHARED_MEMORY static void pass_gate(struct start *start) {
-  char byte;
-  while (read(start->gate[0], &byte, 1) < 0 && errno == EINTR)
-    continue;
-  if (!start->gate_open) _exit(CHILD_FAILED);
+  char word;
+  long size;
+  do {
+    size = syscall(SYS_read, start->gate[0], &word, 1);
+  } while (size < 0 && errno == EINTR);
+  if (size != 1) _exit(CHILD_FAILED);
 }
 
-IN_SHARED_MEMORY int spawn_guarded_worker(void *argument) {
+IN_SHARED_MEMORY static int guarded_worker(void *argument) {
   struct start *start = argument;
   close(start->gate[1]); /* our copy: the host's is to be the only one */
   if (setsid() < 0) fail(start, SPAWN_SETUP, "no new session");
@@ -165,7 +169,7 @@ IN_SHARED_MEMORY static void enclose(struct start *start) {
 /* The worker gets a copy of the table. Ours is still the host's, where the pidfd that this clone
  * makes is to be. */
 IN_SHARED_MEMORY static void make_worker(struct start *start) {
-  start->worker = clone(spawn_guarded_worker, spawn_stack_end(start->spawner, 1),
+  start->worker = clone(guarded_worker, spawn_stack_end(start->spawner, 1),
                         CLONE_VM | CLONE_PIDFD | SIGCHLD, start, &start->worker_pidfd);
   if (start->worker < 0) fail(start, SPAWN_CLONE, "the worker's process can't be made");
 }

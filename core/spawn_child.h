@@ -2,15 +2,15 @@
  *
  * Both functions run in clone children that share the host's memory; what they write into `struct
  * start` the host reads afterwards. They never return. The host's thread is suspended until the
- * first child has left that memory (CLONE_VFORK). With a guard that is not the end: the worker then
- * waits at the *gate*, and the host, having opened it, waits in turn until the worker has left as
- * well, which it sees by the EOF of the *shared* pipe.
+ * first child has left that memory (CLONE_VFORK). With a guard that is not the end: the worker
+ * waits at the *gate* for the host's word, and the host then waits until the worker has left as
+ * well, which it sees by the gate's end: the worker's side closes when it executes its program, or
+ * dies.
  */
 #ifndef BERTH_SPAWN_CHILD_H
 #define BERTH_SPAWN_CHILD_H
 
 #include "spawn.h"
-#include <stdbool.h>
 
 enum {
   SPAWN_STACK = 64 * 1024,
@@ -25,12 +25,10 @@ struct start {
   pid_t host;
   char uid_map[32], gid_map[32];
 
-  /* Pipes, read end first; -1 without a guard. */
+  /* Read end first; -1 without a guard. */
   int lease[2];
   int report[2];
-  int gate[2];
-  int shared[2];
-  bool gate_open; /* said before the gate's EOF; without it the EOF means that the host is gone */
+  int gate[2]; /* sockets: the worker's, the host's */
 
   /* Written by the children. */
   pid_t worker;     /* as the guard sees it */

@@ -175,6 +175,7 @@ static void frames_ended(struct worker *worker) {
 static void exited(struct worker *worker) {
   note_kill(worker);
   worker_read_frames(worker);
+  worker_read_frames(worker); /* a short read stops before the EOF that tells of a cut frame */
   if (worker->state > WORKER_BUSY) {
     if (worker->state == WORKER_DRAINING) empty(worker);
     return;
@@ -401,11 +402,16 @@ int worker_start(struct worker **out, struct core *core, enum containment_level 
 
 /* --- asked from outside --- */
 
+void worker_sort_late(struct worker *worker) {
+  if (worker->state != WORKER_IDLE) return;
+  for (int i = 0; i < STREAM_COUNT; i++)
+    if (worker->captured[i].total) capture_move(&worker->late[i], &worker->captured[i]);
+}
+
 int worker_send(struct worker *worker, const void *bytes, size_t size) {
   worker_look(worker);
   if (worker->state != WORKER_IDLE) return -ESTALE;
-  for (int i = 0; i < STREAM_COUNT; i++)
-    if (worker->captured[i].total) capture_move(&worker->late[i], &worker->captured[i]);
+  worker_sort_late(worker);
   worker->state = WORKER_BUSY;
   worker->taken = 0;
   worker->call_open = false;
@@ -420,11 +426,14 @@ int worker_reply(struct worker *worker, enum frame_flags flags, const void *byte
   return worker_write(worker, flags, bytes, size);
 }
 
-/* True if a response that was already in the pipe ended the evaluation. */
+/* True if a whole response was in the pipe, or has been read and not been told yet: it ends the
+ * evaluation, whatever came behind it. */
 static bool settled(struct worker *worker) {
-  if (worker->state != WORKER_BUSY) return false;
-  worker_read_frames(worker);
-  return worker->state == WORKER_IDLE;
+  if (worker->state == WORKER_BUSY) worker_read_frames(worker);
+  const struct event *event;
+  TAILQ_FOREACH(event, &worker->core->events, link)
+    if (event->worker == worker && event->kind == EVENT_RESPONSE) return true;
+  return false;
 }
 
 bool worker_kill(struct worker *worker) {

@@ -106,6 +106,9 @@ void worker_unref(struct worker *worker);
  * the last response becomes late output. -ENOMEM: nothing was sent, the worker is as before. */
 int worker_send(struct worker *worker, const void *bytes, size_t size);
 
+/* Counts as late what an idle worker has printed so far: call before looking at `late`. */
+void worker_sort_late(struct worker *worker);
+
 /* Answers the open host call. -EINVAL if none is open. */
 int worker_reply(struct worker *worker, enum frame_flags flags, const void *bytes, size_t size);
 

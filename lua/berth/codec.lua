@@ -6,6 +6,17 @@ local codec = {}
 
 codec.MAX_FRAME = 1048576
 
+--- What is wrong with the size of a request, or nil.
+---@return string|nil message, integer|nil limit
+function codec.wrong_size(body)
+  if #body == 0 then
+    return "the request is empty"
+  elseif #body > codec.MAX_FRAME then
+    local message = "the request has %d bytes, over the limit of %d"
+    return message:format(#body, codec.MAX_FRAME), codec.MAX_FRAME
+  end
+end
+
 --- The bytes of a request, or what is wrong with it.
 ---@param capability berth.Capability
 ---@return string|nil body, string|nil message, integer|nil limit
@@ -28,11 +39,9 @@ function codec.request(capability, code, request)
       return nil, "the code can't be sent: " .. problem
     end
   end
-  if code == "" or #body == 0 then
-    return nil, "the request is empty"
-  elseif #body > codec.MAX_FRAME then
-    local message = "the request has %d bytes, over the limit of %d"
-    return nil, message:format(#body, codec.MAX_FRAME), codec.MAX_FRAME
+  local problem, limit = codec.wrong_size(code == "" and code or body)
+  if problem then
+    return nil, problem, limit
   end
   return body
 end

@@ -22,7 +22,15 @@ local LEVEL = {
 }
 local QUEUE = 4096 -- events a subscriber may be behind
 
-local log_rank = RANK[os.getenv "BERTH_LOG" or "warn"] or RANK.warn
+local function rank_of(wanted)
+  if wanted ~= "" and not RANK[wanted] then
+    local message = "berth: BERTH_LOG is '%s', not debug, info or warn: warn is used\n"
+    io.stderr:write(message:format(wanted))
+  end
+  return RANK[wanted] or RANK.warn
+end
+
+local log_rank = rank_of(os.getenv "BERTH_LOG" or "")
 
 local function text(value)
   local shown = tostring(value)

@@ -9,6 +9,7 @@ local events = require "berth.events"
 local failure = require "berth.failure"
 local job = require "berth.job"
 local options = require "berth.options"
+local policy = require "berth.policy"
 local session = require "berth.session"
 local task = require "berth.task"
 local words = require "berth.words"
@@ -26,52 +27,36 @@ Host.__index = Host
 Host.__name = "berth.host"
 
 local DEFAULTS = { sessions = 4, queue = 16 }
-local HARD = { sessions = 65536, queue = 1024 }
 local CLOSE_MS = 5000
 
 local hosts = setmetatable({}, { __mode = "k" }) -- every host of this Lua state
 
--- The policy of a host that is given none.
-local DEFAULT_POLICY = {
-  authorize = function()
-    return { allow = true, mutation = true, sandbox = "danger_full_access", network = "allowed" }
-  end,
-}
+local function policy_kind(value)
+  return type(value) ~= "table" and type(value) ~= "string" and "a table or the path of a file" or nil
+end
 
 local HOST_KINDS = {
-  policy = "table",
+  policy = policy_kind,
   workspace = "string",
   capabilities = "table",
   containment = options.one_of("auto", "pidns", "cgroup", "subreaper", "group"),
 }
 
-local POLICY_KINDS = { authorize = "function", limits = "table" }
-
-local function check_limit(name, value)
-  if value < 1 or value > HARD[name] then
-    return ("limits.%s is %d; 1 to %d is possible"):format(name, value, HARD[name])
-  end
-end
-
-local function check_policy(policy)
-  options.check("berth.host: policy", policy, POLICY_KINDS, 3)
-  if not policy.authorize then
-    error("berth.host: policy has no authorize function", 3)
-  end
-  options.check("berth.host: policy.limits", policy.limits or {}, {
-    sessions = "integer",
-    queue = "integer",
-  }, 3)
-  for name, value in pairs(policy.limits or {}) do
-    local problem = check_limit(name, value)
-    if problem then
-      return problem
-    end
-  end
-end
-
 local function refused(code, message)
   return nil, failure.new(code, { state = "absent", phase = "policy", message = message })
+end
+
+-- A table of the wrong shape is the embedder's mistake and raises; a file is an operator's.
+local function open_policy(given)
+  if type(given) == "table" then
+    local made, problem, is_value = policy.from_table(given)
+    if not made and not is_value then
+      error("berth.host: policy: " .. problem, 3)
+    end
+    return made, "invalid_request", problem
+  end
+  local made, problem = policy.from_file(given or policy.shipped "workspace")
+  return made, "policy_failed", problem
 end
 
 -- As root a pid namespace costs nothing that works otherwise. For an ordinary user it takes a user
@@ -111,19 +96,26 @@ local function own_workspace(self)
   return path
 end
 
+local function folder(path)
+  local resolved, problem = core.realpath(path)
+  if resolved and not core.realpath(resolved .. "/.") then
+    return nil, path .. ": not a directory"
+  end
+  return resolved, problem
+end
+
 --- Makes a host. Raises for a wrong type or an unknown option.
----@param given { policy: table?, workspace: string?, capabilities: table?, containment: string? }|nil
+---@param given { policy: table|string|nil, workspace: string?, capabilities: table?, containment: string? }|nil
 ---@return berth.Host|nil, berth.Failure|nil
 function host.new(given)
   given = given or {}
   options.check("berth.host", given, HOST_KINDS, 2)
-  local policy = given.policy or DEFAULT_POLICY
-  local problem = check_policy(policy)
-  if problem then
-    return refused("invalid_request", problem)
+  local asked, code, problem = open_policy(given.policy)
+  if not asked then
+    return refused(code, problem)
   end
   local self = setmetatable({
-    policy = policy,
+    policy = asked,
     stream = events.stream(),
     sessions_by_id = {},
     closing = false,
@@ -139,7 +131,7 @@ function host.new(given)
   end
   self.stream:notice_once "workers are not sandboxed yet: they can do all that this user can do"
   if given.workspace then
-    self.workspace, problem = core.realpath(given.workspace)
+    self.workspace, problem = folder(given.workspace)
   else
     self.workspace, problem = own_workspace(self)
   end
@@ -154,8 +146,7 @@ end
 ---@param name "sessions"|"queue"
 ---@return integer
 function Host:limit(name)
-  local limits = self.policy.limits
-  return limits and limits[name] or DEFAULTS[name]
+  return self.policy.limits[name] or DEFAULTS[name]
 end
 
 --- Drops the record of a session that is absent.
@@ -217,7 +208,7 @@ end
 function Host:decide(kind, one, call)
   local shown = one and one.principal == call.principal and one or NOBODY
   local request = policy_request(self, kind, shown, call)
-  local ok, answer = task.without_waiting("a policy", self.policy.authorize, request)
+  local ok, answer = self.policy:authorize(request)
   if not ok then
     return nil, "policy_failed", ("the policy failed: %s; nothing ran"):format(tostring(answer))
   end
@@ -231,12 +222,6 @@ function Host:decide(kind, one, call)
   end
   if one and one.principal ~= call.principal then
     return nil, "denied", "denied: the session belongs to another principal; nothing ran"
-  end
-  if kind == "evaluate" or kind == "reset" then
-    local why = decision.unavailable(answer, self.level)
-    if why then
-      return nil, "sandbox_unavailable", why .. "; nothing ran"
-    end
   end
   return answer
 end
@@ -281,18 +266,23 @@ local function invalid(self, one, call, cap)
   if not call.worker and not (one and one.runtime) then
     return "invalid_request", "a session that does not exist yet needs a worker"
   end
-  local known = not call.worker or self.capabilities[call.worker]
-  local cap_of_call = call.worker and self.capabilities[call.worker]
-    or one and one.runtime.capability
   if (call.code == nil) == (call.request == nil) then
     return "invalid_request", "exactly one of code and request is wanted"
-  elseif not known then
-    return "unknown_worker", ("no worker '%s' is known here"):format(call.worker)
   end
-  call.capability = cap_of_call
-  call.body, problem, limit = codec.request(cap_of_call, call.code, call.request)
+  if call.worker then
+    call.capability = self.capabilities[call.worker]
+  else
+    call.capability = one.runtime.capability
+  end
+  if call.capability then
+    call.body, problem, limit = codec.request(call.capability, call.code, call.request)
+  else
+    problem, limit = codec.wrong_size(call.code or call.request)
+  end
   if problem then
     return "invalid_request", problem, limit
+  elseif not call.capability then
+    return "unknown_worker", ("no worker '%s' is known here"):format(call.worker)
   end
 end
 
@@ -313,6 +303,10 @@ local function refusal_of(self, one, call)
   code, message, limit = invalid(self, one, call, cap)
   if code then
     return code, message .. "; nothing ran", limit
+  end
+  local lacking = decision.unavailable(answer, self.level)
+  if lacking then
+    return "sandbox_unavailable", lacking .. "; nothing ran"
   end
   if one and one.shutdowns then
     return "closing", ("session '%s' is being shut down; nothing ran"):format(one.id)
@@ -345,6 +339,7 @@ end
 
 -- Takes an evaluation or a reset in, or answers at once why not.
 local function admit(self, call)
+  task.refuse_action(call.kind)
   call.at_us = core.now_us()
   local one = self.sessions_by_id[call.session_id]
   local code, message, limit = refusal_of(self, one, call)
@@ -527,6 +522,7 @@ end
 function Host:shutdown(id, given)
   given = given or {}
   check_call("shutdown", id, given, CALL)
+  task.refuse_action "shutdown"
   local call = {
     session_id = id,
     timeout_ms = given.timeout_ms,
@@ -544,6 +540,16 @@ function Host:shutdown(id, given)
   return await_shutdown(one, call)
 end
 
+--- Reads a policy file again; see policy.lua. Live workers are untouched until their next turn.
+---@return boolean|nil ok, berth.Failure|nil
+function Host:reload_policy()
+  local ok, problem = self.policy:reload()
+  if ok then
+    return true
+  end
+  return refused("policy_failed", "the old policy stays: " .. problem)
+end
+
 --- Every later event of this host goes to `fn`, as a task, in order.
 ---@param fn fun(event: table)
 ---@return fun() unsubscribe
@@ -557,23 +563,39 @@ end
 
 --- Cancels everything that runs or waits.
 ---@param reason string
+---@return integer count
 function Host:cancel_all(reason)
+  local jobs = {}
   for _, one in pairs(self.sessions_by_id) do
-    for _, waiting in ipairs { table.unpack(one.queue) } do
-      one:cancel(waiting, reason)
-    end
-    if one.current then
-      one:cancel(one.current, reason)
-    end
+    table.move(one.queue, 1, #one.queue, #jobs + 1, jobs)
+    jobs[#jobs + 1] = one.current
   end
+  for _, each in ipairs(jobs) do
+    each.session:cancel(each, reason)
+  end
+  return #jobs
 end
 
 --- Cancels everything that runs or waits in any host of this Lua state.
 ---@param reason string
+---@return integer count
 function host.cancel_everywhere(reason)
+  local count = 0
   for one in pairs(hosts) do
-    one:cancel_all(reason)
+    count = count + one:cancel_all(reason)
   end
+  return count
+end
+
+--- Closes every host of this Lua state, as its close() does.
+---@return boolean|nil, berth.Failure|nil the last one's, if any end could not be confirmed
+function host.close_everywhere()
+  local failed
+  for one in pairs(hosts) do
+    local closed, fail = one:close()
+    failed = not closed and fail or failed
+  end
+  return not failed or nil, failed
 end
 
 -- --- the end ---
@@ -631,6 +653,7 @@ function Host:close()
   if self.closed then
     return true
   end
+  task.refuse_action "close"
   self.closing = true
   shut_all(self)
   local ids = unended(self)

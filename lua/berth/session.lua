@@ -332,6 +332,9 @@ local function ended(self, record)
   local cause = stop.cause
   if cause and (cause.code == "worker_exit" or cause.code == "worker_eof") then
     cause.exit_status, cause.signal = record.exit_status, record.signal
+    if record.exit_status or record.signal and record.signal ~= 9 then
+      cause.code = "worker_exit" -- its EOF is usually seen first; a KILL may be ours
+    end
   end
   if stop.next == "start" and not self.shutdowns then
     set_state(self, "lost")
@@ -406,6 +409,11 @@ local function recheck(self, job)
       fail(job, "invalid_request", text:format(job.timeout_ms, cap), { limit = cap })
       return false
     end
+    local lacking = decision.unavailable(answer, self.host.level)
+    if lacking then
+      fail(job, "sandbox_unavailable", lacking .. "; nothing ran")
+      return false
+    end
   end
   if job:expired() then
     self:expire_queued(job)
@@ -448,10 +456,8 @@ local function exchange(self, job)
     return
   end
   job.phase = "queue"
-  self.cause =
-    { code = errno == "ESTALE" and "worker_eof" or "memory", what = "the host has no memory" }
-  if errno ~= "ESTALE" then
-    lose_current(self, "state_lost", self.cause)
+  if errno ~= "ESTALE" then -- that is a loss the core has found, and tells as an event
+    lose_current(self, "state_lost", { code = "memory", what = "the host has no memory" })
   end
 end
 

@@ -16,6 +16,7 @@ local ready, first, last = {}, 1, 0 -- tasks to resume
 local turning = false -- a turn is under way
 local locked = nil -- why waiting is refused now
 local alive_tasks = 0
+local unheard = 0 -- tasks that failed and that nobody waited for
 local on_worker, on_deadline, arguments, on_interrupt = {}, {}, {}, nil
 
 --- Something that will have a result.
@@ -81,6 +82,10 @@ Task.__name = "berth.task"
 function Task:wait()
   self.observed = true
   local ok, values = self.promise:wait()
+  if self.reported then
+    self.reported = false
+    unheard = unheard - 1
+  end
   if not ok then
     error(values, 0)
   end
@@ -105,6 +110,8 @@ local function finish(self, ok, ...)
   end
   local err = ...
   if not self.observed then
+    self.reported = true
+    unheard = unheard + 1
     report(("a task failed: %s"):format(debug.traceback(self.co, tostring(err))))
   end
   coroutine.close(self.co)
@@ -180,9 +187,15 @@ local function dispatch_next()
   return dispatch(core.next_event())
 end
 
-local function one_turn(block)
+-- The tasks that run first may already bring about what the caller waits for; with that done, the loop
+-- might have nothing to wake it.
+local function one_turn(block, promise)
   run_ready()
-  local alive = core.turn(block)
+  local over = alive_tasks == 0
+  if promise then
+    over = promise.settled
+  end
+  local alive = core.turn(block and not over)
   while true do
     local ok, more = xpcall(dispatch_next, debug.traceback)
     if not ok then
@@ -197,13 +210,14 @@ end
 
 --- One turn: ready tasks, the loop, its events, and what woke by them.
 ---@param block boolean wait for something to happen
+---@param promise berth.Promise|nil whose result is waited for; without one, the end of all tasks is
 ---@return boolean alive false when nothing is left that could ever happen
-function task.turn(block)
+function task.turn(block, promise)
   if turning then
     error("the loop is running already", 2)
   end
   turning = true
-  local ok, alive = xpcall(one_turn, debug.traceback, block)
+  local ok, alive = xpcall(one_turn, debug.traceback, block, promise)
   turning = false
   if not ok then
     error(alive, 0)
@@ -230,19 +244,27 @@ function task.wait_for(promise)
     error("berth can't wait here: call it from the task itself, not from a coroutine inside it", 3)
   end
   while not promise.settled do
-    if not task.turn(true) and not promise.settled and first > last then
+    if not task.turn(true, promise) and not promise.settled and first > last then
       error("nothing is left that could end this wait", 3)
     end
   end
 end
 
---- Calls `fn(argument)` while waiting is refused: it can neither wait nor yield.
+--- Raises while waiting is refused: what must decide from what it is given may not act either.
+---@param what string the refused call, for the message
+function task.refuse_action(what)
+  if locked then
+    error(("%s can't call %s: it must decide from what it is given"):format(locked, what), 4)
+  end
+end
+
+--- Calls `fn(...)` while waiting is refused: it can neither wait nor yield.
 ---@param who string names the caller in the refusal
 ---@return boolean ok, any result what pcall returns
-function task.without_waiting(who, fn, argument)
+function task.without_waiting(who, fn, ...)
   local outer = locked
   locked = who
-  local ok, value = core.call_pure(fn, argument)
+  local ok, value = core.call_pure(fn, ...)
   locked = outer
   return ok, value
 end
@@ -309,12 +331,14 @@ function task.all(functions)
 end
 
 --- Runs the loop until every task has ended. For the end of a script.
+---@return integer unheard tasks that failed and that nobody waited for
 function task.run_all()
   while alive_tasks > 0 do
     if not task.turn(true) and first > last then
-      return
+      break
     end
   end
+  return unheard
 end
 
 --- Events of the worker with this id go to `fn(kind, ...)`; nil ends that.

@@ -569,7 +569,7 @@ static void tells_failures(enum containment_level level) {
 }
 AT_EVERY_LEVEL(tells_failures)
 
-/* The worker runs already when its guard turns out to be no program. It has had time to fork. */
+/* The worker's process is there already when its guard turns out to be no program. */
 static void undoes_failed_guard(enum containment_level level) {
   struct subject subject;
   char path[PATH_MAX];

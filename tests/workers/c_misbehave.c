@@ -157,6 +157,7 @@ static void many(void (*body)(void)) {
   hang();
 }
 
+/* At once: the guard may not be what it is to become yet. */
 static void signal_guard(int signal) {
   kill(getppid(), signal);
   expect(0);

@@ -6,13 +6,11 @@ local UNITS = { ms = 1, s = 1000, m = 60000 }
 ---@param text string
 ---@return number|nil ms, string|nil message
 return function(text)
-  if text == "0" then
+  local number, unit = text:match "^(%d+%.?%d*)(%a+)$"
+  if UNITS[unit] then
+    return tonumber(number) * UNITS[unit]
+  elseif text == "0" then
     return 0
   end
-  local number, unit = text:match "^(%d+%.?%d*)(%a+)$"
-  local value = tonumber(number)
-  if not value or not UNITS[unit] then
-    return nil, ("'%s' is no duration: write 500ms, 5s or 2m"):format(text)
-  end
-  return value * UNITS[unit]
+  return nil, ("'%s' is not a duration: write 500ms, 5s or 2m"):format(text)
 end

@@ -1,41 +1,63 @@
 --- berth eval: evaluates codes in one session that lives for this one command.
 
+local codec = require "berth.codec"
 local duration = require "berth.cli.duration"
 local failure = require "berth.failure"
 local host = require "berth.host"
 local output = require "berth.cli.output"
+local stdout = require "berth.cli.stdout"
 local task = require "berth.task"
+local words = require "berth.words"
 
 local eval = {}
 
-local SUMMARY = [[
-Evaluate code in a worker and print what it shows.
-All codes of one command run in order in one session, so later ones see what earlier ones did; the
-session ends with the command. Without a code, or with '-', the code is read from standard input.]]
+local SESSION = "eval"
+local INTERRUPTED = 130
+local SUMMARY = "Evaluate code in a worker and print what it shows."
+local DESCRIPTION = SUMMARY
+  .. [[
 
-function eval.define(parser)
-  local command = parser:command("eval", SUMMARY)
-  command
-    :argument(
-      "code",
-      "Code to evaluate; '-' reads standard input. Put -- before one that starts with '-'."
-    )
-    :args "*"
-  command:option("--worker -w", "The kind of worker.", "python")
-  command
-    :option("--timeout -t", "For each code: 500ms, 5s, 2m (default 30s, at most 2m).")
-    :convert(duration)
-  command:option("--workspace -C", "The folder it works in.", ".")
-  command:option("--containment", "Demand a level: pidns, subreaper or group.", "auto"):choices {
-    "auto",
-    "pidns",
-    "subreaper",
-    "group",
-  }
-  command:flag("--json", "Print answers as JSON, one object a line.")
+
+All codes of one command run in order in one session, so that later ones see
+what earlier ones did; the first that fails is the last that runs. The
+session's state lives for this one command: it ends, with all its processes,
+when the command does.
+
+Without a code, or with '-', the code is read from standard input.]]
+
+-- Standard input is there once: a second '-' would silently be empty.
+local function one_stdin()
+  local seen = false
+  return function(word)
+    if word == "-" and seen then
+      return nil, "'-' can stand only once: standard input is read to its end"
+    end
+    seen = seen or word == "-"
+    return word
+  end
 end
 
--- The library leaves `group` to a decision that accepts it: demanding it on the command line is one.
+---@param command table argparse's
+function eval.define(command)
+  command:summary(SUMMARY):description(DESCRIPTION)
+  command:usage "Usage: berth eval [<option>] ... [--] [<code>] ..."
+  command
+    :argument("code", "What to evaluate; '-' is standard input. Put -- before what starts with '-'.")
+    :args("*")
+    :convert(one_stdin())
+  command:option("--worker -w", "The kind of worker.", "python"):argname "<name>"
+  command
+    :option("--timeout -t", "For each code: 500ms, 5s, 2m (default 30s, at most 2m).")
+    :argname("<duration>")
+    :convert(duration)
+  command:option("--workspace -C", "The folder it works in.", "."):argname "<folder>"
+  command
+    :option("--containment", "Demand a level: pidns, subreaper or group.", "auto")
+    :argname("<level>")
+    :choices { "auto", "pidns", "subreaper", "group" }
+end
+
+-- The library leaves `group` to a decision that accepts it: demanding it here is one.
 local function policy(given)
   return {
     authorize = function()
@@ -50,14 +72,45 @@ local function policy(given)
   }
 end
 
+local function refused(message, limit)
+  return nil,
+    failure.new("invalid_request", {
+      state = "absent",
+      phase = "policy",
+      message = message .. "; nothing ran",
+      limit = limit,
+    })
+end
+
+local function read_stdin()
+  local code, problem = io.stdin:read(codec.MAX_FRAME + 1)
+  if problem then
+    return refused("standard input can't be read: " .. problem)
+  elseif code and #code > codec.MAX_FRAME then
+    local message = "standard input holds more than %d bytes, the limit of a request"
+    return refused(message:format(codec.MAX_FRAME), codec.MAX_FRAME)
+  end
+  return code or ""
+end
+
 local function codes_of(given)
   local codes = #given.code > 0 and given.code or { "-" }
   for i, code in ipairs(codes) do
     if code == "-" then
-      codes[i] = io.read "a"
+      local read, fail = read_stdin()
+      if not read then
+        return nil, fail
+      end
+      codes[i] = read
     end
   end
   return codes
+end
+
+-- How a lost session is used again is no help here, where it ends with the command.
+local function message_of(fail)
+  local at = fail.message:find(": " .. words.next_step(SESSION), 1, true)
+  return at and fail.message:sub(1, at - 1) .. "; it ends with this command" or fail.message
 end
 
 local function show(given, reply, fail)
@@ -66,56 +119,64 @@ local function show(given, reply, fail)
   elseif reply then
     output.reply(reply)
   else
-    output.failure(fail)
+    output.failure(fail, message_of(fail))
   end
 end
 
-local function evaluate_all(given, berth)
-  for _, code in ipairs(codes_of(given)) do
-    local reply, fail = berth:evaluate {
-      session = "eval",
-      worker = given.worker,
-      code = code,
-      timeout_ms = given.timeout,
-    }
-    show(given, reply, fail)
-    if fail then
-      return failure.exit_code(fail)
-    elseif reply.is_error then
-      return 1
-    end
-  end
-  return 0
-end
-
-local function close(given, berth, code)
-  local ok, fail = berth:close()
-  if ok then
-    return code
-  end
+local function show_failure(given, fail)
   show(given, nil, fail)
   return failure.exit_code(fail)
 end
 
----@param given table what argparse made of the command line
----@return integer exit code
-function eval.run(given)
-  local berth, fail = host.new {
-    policy = policy(given),
-    workspace = given.workspace,
-    containment = given.containment,
+local function evaluate(given, berth, code)
+  local reply, fail = berth:evaluate {
+    session = SESSION,
+    worker = given.worker,
+    code = code,
+    timeout_ms = given.timeout,
   }
-  if not berth then
-    show(given, nil, fail)
-    return failure.exit_code(fail)
+  if fail then
+    return show_failure(given, fail)
   end
+  show(given, reply)
+  return reply.is_error and 1 or 0
+end
+
+local function evaluate_all(given, berth, codes)
   local interrupted = false
   task.watch_interrupt(function()
     interrupted = true
     berth:cancel_all "Ctrl-C"
   end)
-  local code = close(given, berth, evaluate_all(given, berth))
-  return interrupted and 130 or code
+  for _, code in ipairs(codes) do
+    local exit_code = evaluate(given, berth, code)
+    if exit_code ~= 0 or interrupted or stdout.failed() then
+      return interrupted and INTERRUPTED or exit_code
+    end
+  end
+  return 0
+end
+
+---@param given table what argparse made of the command line
+---@return integer exit code
+function eval.run(given)
+  local codes, fail = codes_of(given) -- before anything is started that Ctrl-C would leave behind
+  if not codes then
+    return show_failure(given, fail)
+  end
+  local berth
+  berth, fail = host.new {
+    policy = policy(given),
+    workspace = given.workspace,
+    containment = given.containment,
+  }
+  if not berth then
+    return show_failure(given, fail)
+  end
+  local exit_code = evaluate_all(given, berth, codes)
+  local closed
+  closed, fail = berth:close()
+  return closed and exit_code or show_failure(given, fail)
 end
 
 return eval
