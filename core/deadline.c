@@ -30,8 +30,8 @@ int64_t deadlines_now(const struct deadlines *deadlines) {
 static void arm(struct deadlines *deadlines) {
   if (deadlines->count == 0 || deadlines->heap[0]->at_us >= deadlines->armed_us) return;
   deadlines->armed_us = deadlines->heap[0]->at_us;
-  int64_t at = deadlines->armed_us - deadlines->skew_us;
-  if (at < 1) at = 1; /* 0 would disarm it */
+  int64_t at = 1; /* long past; 0 would disarm it */
+  if (deadlines->armed_us > deadlines->skew_us) at = deadlines->armed_us - deadlines->skew_us;
   struct itimerspec when = {
       .it_value = {.tv_sec = at / US_PER_SECOND, .tv_nsec = at % US_PER_SECOND * 1000}};
   timerfd_settime(deadlines->timer_fd, TFD_TIMER_ABSTIME, &when, NULL);

@@ -11,6 +11,7 @@ enum {
   FRAME_HEADER = 4,
   FRAME_MAX = 1 << 20,        /* every payload from a worker, every request */
   FRAME_REPLY_MAX = 64 << 20, /* a reply to a host call */
+  FRAME_INTERRUPT_MAX = 64,
 };
 
 /* What the worker sent, by the flags in bits 31 and 30. */

@@ -106,6 +106,18 @@ static int l_reply(lua_State *L) {
   return 1;
 }
 
+/* worker:interrupt(bytes) -> true | nil, message, name: an interrupt frame to a busy worker. */
+static int l_interrupt(lua_State *L) {
+  struct worker *worker = check_worker(L);
+  size_t size;
+  const char *bytes = luaL_checklstring(L, 2, &size);
+  luaL_argcheck(L, size > 0 && size <= FRAME_INTERRUPT_MAX, 2, "1 to 64 bytes are wanted");
+  int err = worker_interrupt(worker, bytes, size);
+  if (err) return seam_fail(L, err, "interrupt");
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
 /* worker:kill() -> boolean: false if a response that was already there settled the race. */
 static int l_kill(lua_State *L) {
   lua_pushboolean(L, worker_kill(check_worker(L)));
@@ -163,7 +175,7 @@ static int l_gc(lua_State *L) {
 
 void seam_open_worker(lua_State *L) {
   static const luaL_Reg methods[] = {
-      {"send", l_send},   {"reply", l_reply},   {"kill", l_kill},
+      {"send", l_send}, {"interrupt", l_interrupt},   {"reply", l_reply},   {"kill", l_kill},
       {"stop", l_stop},   {"signal", l_signal}, {"late", l_late},
       {"taken", l_taken}, {"pid", l_pid},       {NULL, NULL},
   };

@@ -143,7 +143,7 @@ static void clone_root(struct start *start, struct spawned *spawned) {
  * same variable until then; ours is not looked at, and its calls come while we wait. */
 static void open_gate(struct start *start, const struct spawned *spawned) {
   char byte;
-  close_if_open(&start->gate[0]);
+  close(start->gate[0]); /* the number stays until the worker has left: it has yet to read it */
   if (start->error.code == 0 && is_dead(spawned->root_pidfd)) {
     set_error(start, SPAWN_GUARD, -ECHILD, "the guard was killed while it started");
   }
@@ -154,6 +154,7 @@ static void open_gate(struct start *start, const struct spawned *spawned) {
   }
   while (recv(start->gate[1], &byte, 1, 0) < 0 && errno == EINTR)
     continue;
+  start->gate[0] = -1;
 }
 
 /* A signal handler of the host must not run in a child that shares its memory, so everything is

@@ -426,6 +426,12 @@ int worker_reply(struct worker *worker, enum frame_flags flags, const void *byte
   return worker_write(worker, flags, bytes, size);
 }
 
+int worker_interrupt(struct worker *worker, const void *bytes, size_t size) {
+  if (worker->state != WORKER_BUSY) return -EINVAL;
+  if (worker->outgoing.bytes) return -EBUSY;
+  return worker_write(worker, FRAME_INTERRUPT, bytes, size);
+}
+
 /* True if a whole response was in the pipe, or has been read and not been told yet: it ends the
  * evaluation, whatever came behind it. */
 static bool settled(struct worker *worker) {

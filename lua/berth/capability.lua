@@ -13,7 +13,11 @@ local capability = {}
 ---@field ready boolean a ready frame comes first
 ---@field events boolean it may send event frames
 ---@field max_code integer|nil bytes of code
+---@field interrupt string|nil "frame", or a signal's name
 ---@field options table what the host's owner set
+
+--- The signals that may interrupt a worker, by name.
+capability.SIGNALS = { HUP = 1, INT = 2, QUIT = 3, USR1 = 10, USR2 = 12, TERM = 15 }
 
 local KINDS = {
   name = "string",
@@ -29,10 +33,15 @@ local KINDS = {
   ready = "boolean",
   events = "boolean",
   max_code = "integer",
+  interrupt = function(value)
+    if value ~= "frame" and not capability.SIGNALS[value] then
+      return '"frame" or a signal: INT, TERM, HUP, QUIT, USR1, USR2'
+    end
+  end,
 }
 
 -- Fields of the contract that later versions bring. Ignoring one would be a silent lie.
-local LATER = { "interrupt", "stop", "host_calls", "prelude", "after_start" }
+local LATER = { "stop", "host_calls", "prelude", "after_start" }
 
 local function refuse_later(name, given)
   for _, field in ipairs(LATER) do
@@ -66,6 +75,7 @@ local function complete(name, given)
     ready = given.ready or false,
     events = given.events or false,
     max_code = given.max_code,
+    interrupt = given.interrupt,
     options = given.options or {},
   }
 end

@@ -88,7 +88,27 @@ local KINDS = {
 }
 
 -- Fields of the contract that later versions bring. Ignoring one would be a silent lie.
-local LATER = { "interrupt_first_ms", "sweep_after_call", "end_rules" }
+local LATER = { "sweep_after_call" }
+
+local MAX_INTERRUPT_MS = 60000
+
+-- Numbers that have a range.
+local function wrong_number(answer)
+  local ranges = {
+    { "timeout_ms", answer.timeout_ms, 1 },
+    { "interrupt_first_ms", answer.interrupt_first_ms, 0, MAX_INTERRUPT_MS },
+  }
+  for name, value in pairs(answer.end_rules or {}) do
+    ranges[#ranges + 1] = { "end_rules." .. name, value, 1 }
+  end
+  for _, range in ipairs(ranges) do
+    local name, value, least, most = table.unpack(range, 1, 4)
+    if value and (value < least or most and value > most) then
+      local text = "the policy's decision is malformed: %s is %d, out of range"
+      return text:format(name, value)
+    end
+  end
+end
 
 --- What is wrong with a policy's answer, or nil.
 ---@return string|nil
@@ -105,9 +125,7 @@ function decision.wrong(answer)
       return ("the policy's decision has %s, which this version does not support"):format(field)
     end
   end
-  if answer.timeout_ms and answer.timeout_ms <= 0 then
-    return ("the policy's decision is malformed: timeout_ms is %d"):format(answer.timeout_ms)
-  end
+  return wrong_number(answer)
 end
 
 --- The kinds of request that change something, and so need `mutation`.
@@ -156,6 +174,9 @@ function decision.unavailable(answer, level)
   end
   if answer.limits and answer.limits.enforced then
     return "the decision demands enforced limits, which this version can't enforce yet"
+  end
+  if answer.end_rules and answer.end_rules.memory then
+    return "the decision's end_rules.memory needs limits, which this version can't enforce yet"
   end
   local least = answer.containment or "subreaper"
   if RANK[level] < RANK[least] then

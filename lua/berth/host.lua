@@ -118,6 +118,7 @@ function host.new(given)
     policy = asked,
     stream = events.stream(),
     sessions_by_id = {},
+    in_use = 0, -- sessions that are not absent
     closing = false,
   }, Host)
   local ok, all = pcall(capability.all, given.capabilities)
@@ -165,16 +166,6 @@ function Host:may_own(_session_id, _principal)
   return true
 end
 
-local function in_use(self)
-  local count = 0
-  for _, one in pairs(self.sessions_by_id) do
-    if one.state ~= "absent" then
-      count = count + 1
-    end
-  end
-  return count
-end
-
 local NOBODY = { state = "absent", generation = 0, sequence = 0 }
 
 local function policy_request(self, kind, one, call)
@@ -196,7 +187,7 @@ local function policy_request(self, kind, one, call)
     sequence = one.sequence,
     idle_ms = one.used_us and (now - one.used_us) // 1000 or 0,
     age_ms = one.started_us and (now - one.started_us) // 1000 or 0,
-    sessions = in_use(self),
+    sessions = self.in_use,
   }
 end
 
@@ -361,7 +352,7 @@ end
 ---@param one berth.Session
 ---@return string|nil
 function Host:session_limit_reached(one)
-  local count, limit = in_use(self), self:limit "sessions"
+  local count, limit = self.in_use, self:limit "sessions"
   if count < limit then
     return nil
   end

@@ -50,9 +50,11 @@ end
 
 -- The answer goes out once; then nothing of the job is left in the clock.
 local function settle(self, reply, fail)
-  if self.deadline_id then
-    task.clear(self.deadline_id)
-    self.deadline_id = nil
+  for _, timer in ipairs { "deadline_id", "interrupt_id" } do
+    if self[timer] then
+      task.clear(self[timer])
+      self[timer] = nil
+    end
   end
   local session = self.session
   if session and self.kind == "evaluate" then
@@ -107,6 +109,8 @@ function Job:complete(body, state, stdout, stderr)
     generation = session.generation,
     sequence = session.sequence,
     state = state,
+    interrupted = self.interrupting,
+    fresh = self.fresh and { generation = session.generation, cause = self.fresh },
     timing = {
       policy_ms = self.policy_us / 1000,
       queue_ms = ms(self.at_us + self.policy_us, started),

@@ -7,6 +7,7 @@
 local core = require "berth.core"
 local decision = require "berth.decision"
 local json = core.json
+local rules = require "berth.rules"
 local runtime = require "berth.runtime"
 local task = require "berth.task"
 local words = require "berth.words"
@@ -38,9 +39,11 @@ local Session = {}
 Session.__index = Session
 
 local MEANS = { pidns = "init_kill", subreaper = "stop_walk", group = "group_kill" }
+local SIGNALS = require("berth.capability").SIGNALS
 local CLOSE_MS, TERM_MS = 100, 250 -- how an idle worker is asked to end
 
 local fire -- the table's entry, below
+local disarm_rules
 
 ---@return berth.Session
 function session.new(host, id, principal)
@@ -59,6 +62,14 @@ end
 local function set_state(self, state)
   if self.state == state then
     return
+  end
+  if self.rule_timer then
+    disarm_rules(self)
+  end
+  if self.state == "absent" then
+    self.host.in_use = self.host.in_use + 1
+  elseif state == "absent" then
+    self.host.in_use = self.host.in_use - 1
   end
   self.state = state
   if self.host.stream:wanted "state" then
@@ -118,10 +129,35 @@ local function has_turn(self)
   return can_turn[self.state] and not self.current and not (self.worker and self.state == "lost")
 end
 
+-- Waits for the policy's next end rule while the worker is idle; any use of it begins anew.
+local function arm_rules(self)
+  local at_us, cause = rules.next(self)
+  if not at_us then
+    return
+  end
+  local used_us = self.used_us
+  self.rule_timer = task.at(at_us, function()
+    self.rule_timer = nil
+    if self.state == "idle" and self.used_us == used_us then
+      fire(self, "rule", cause)
+    end
+  end)
+end
+
+function disarm_rules(self)
+  if self.rule_timer then
+    task.clear(self.rule_timer)
+    self.rule_timer = nil
+  end
+end
+
 --- Gives the next jobs their turns for as long as they are answered at once.
 function Session:pump()
   while self.queue[1] and has_turn(self) do
     fire(self, "turn", table.remove(self.queue, 1))
+  end
+  if self.rules and self.state == "idle" and not self.rule_timer then
+    arm_rules(self)
   end
   if self.state == "absent" and not self.queue[1] and not self.current then
     self.host:forget(self)
@@ -133,9 +169,7 @@ end
 function Session:admit(job)
   job.session = self
   job.phase = "queue"
-  job:arm(function(late)
-    self:expire(late)
-  end)
+  job:arm(session.expire)
   if has_turn(self) and not self.queue[1] then
     fire(self, "turn", job)
     self:pump()
@@ -191,6 +225,7 @@ local function start(self, job)
   self.worker, self.runtime, self.level = worker, job.runtime, self.host.level
   self.generation = self.generation + 1
   self.sequence, self.cause, self.started_us = 0, nil, core.now_us()
+  self.rules, self.used_us = job.decision.end_rules, self.started_us
   if job.was == "absent" then
     self.certificate = nil
   end
@@ -442,6 +477,7 @@ local function exchange(self, job)
   job.sent_us = core.now_us()
   self.current = job
   self.used_us = job.sent_us
+  self.rules = job.decision.end_rules
   set_state(self, "busy") -- from here to a whole response the session counts as lost
   local ok, _, errno = self.worker:send(job.body)
   if ok then
@@ -507,12 +543,31 @@ local function turn_idle(self, job)
   exchange(self, job)
 end
 
+-- The policy may let a later request begin a new generation. The lost action itself is never repeated.
+local function begins_fresh(self, job)
+  local rule, problem = self.host.policy:on_lost({
+    session = self.id,
+    worker = self.runtime and self.runtime.capability.name,
+    principal = self.principal,
+    generation = self.generation,
+    sequence = self.sequence,
+  }, self.cause)
+  if problem then
+    fail(job, "policy_failed", ("the policy failed: %s; nothing ran"):format(problem))
+    return false
+  end
+  job.fresh = rule == "fresh" and self.cause or nil
+  return job.fresh ~= nil
+end
+
 local function turn_lost(self, job)
   if not recheck(self, job) or reset_is_done(self, job) or not resolve(self, job) then
     return
   end
-  if job.reset then
+  if job.reset or begins_fresh(self, job) then
     start(self, job)
+    return
+  elseif job.promise.settled then
     return
   end
   local part = self.runtime and runtime.difference(self.runtime, job.runtime)
@@ -591,6 +646,11 @@ local function response(self, body, alive, stdout, stderr)
   job:complete(body, state, stdout, stderr)
   if self.shutdowns and alive then
     fire(self, "shutdown")
+  elseif self.rules and alive then
+    local cause = rules.due(self)
+    if cause then
+      fire(self, "rule", cause)
+    end
   end
   self:pump()
 end
@@ -605,8 +665,9 @@ end
 
 -- --- clock and callers ---
 
---- A deadline passed.
-function Session:expire(job)
+-- A deadline passed.
+function session.expire(job)
+  local self = job.session
   if job.promise.settled then
     return
   elseif take_from_queue(self, job) then
@@ -660,10 +721,47 @@ function Session:expire_stopped(job, code, cause)
   )
 end
 
+local INTERRUPTED = { deadline_expired = "deadline", cancelled = "cancel" }
+
+local function send_interrupt(self, word)
+  local how = self.runtime.capability.interrupt
+  if how == "frame" then
+    return self.worker:interrupt(word)
+  end
+  return how and self.worker:signal(SIGNALS[how])
+end
+
+-- The policy may give a busy worker a moment to answer by itself: then the evaluation is completed and
+-- the session lives. Without an answer in time it goes on as if there had been no moment.
+local function interrupt_first(self, job, code, cause)
+  if job.interrupting then
+    return true
+  end
+  local ms = job.decision.interrupt_first_ms
+  if self.state ~= "busy" or not ms or not send_interrupt(self, INTERRUPTED[code]) then
+    return false
+  end
+  job.interrupting = INTERRUPTED[code]
+  job.interrupt_id = task.at(core.now_us() + ms * 1000, function()
+    lose_current(self, code, cause)
+  end)
+  return true
+end
+
 local function over_running(self, job, code, cause)
-  if job == self.current then
+  if job == self.current and not interrupt_first(self, job, code, cause) then
     lose_current(self, code, cause)
   end
+end
+
+-- A rule of the policy ends an idle worker: asked first, as in a shutdown, then a tombstone.
+local function end_by_rule(self, cause)
+  self.stop = { next = "lost", cause = cause }
+  self.cause = cause
+  self.host.stream:emit("kill", self, { cause = cause.code })
+  set_state(self, "stopping")
+  self.worker:stop(CLOSE_MS, TERM_MS)
+  flush_behind_loss(self)
 end
 
 local function over_stopping(self, job, code, cause)
@@ -755,6 +853,7 @@ local transitions = {
   idle = {
     turn = turn_idle,
     lost = worker_lost,
+    rule = end_by_rule,
     shutdown = shutdown_idle,
   },
   busy = {

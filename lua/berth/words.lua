@@ -60,6 +60,15 @@ local CAUSES = {
   cancelled = function(cause)
     return cause.reason and ("it was cancelled (%s)"):format(cause.reason) or "it was cancelled"
   end,
+  idle = function(cause)
+    return ("it was idle for %d ms, the policy's rule"):format(cause.limit)
+  end,
+  age = function(cause)
+    return ("its worker reached the age of %d ms, the policy's rule"):format(cause.limit)
+  end,
+  evaluations = function(cause)
+    return ("its worker did %d evaluations, the policy's rule"):format(cause.limit)
+  end,
   shutdown = function()
     return "its session was shut down"
   end,

@@ -3,9 +3,19 @@
 #include "check.h"
 #include "frame.h"
 
-static const uint32_t sizes[] = {0,     1,          255,           256,           65535,
-                                 65536, 0x00ffffff, FRAME_MAX - 1, FRAME_MAX,     FRAME_MAX + 1,
-                                 1 << 29, FRAME_REPLY_MAX, (1u << 30) - 1};
+static const uint32_t sizes[] = {0,
+                                 1,
+                                 255,
+                                 256,
+                                 65535,
+                                 65536,
+                                 0x00ffffff,
+                                 FRAME_MAX - 1,
+                                 FRAME_MAX,
+                                 FRAME_MAX + 1,
+                                 1 << 29,
+                                 FRAME_REPLY_MAX,
+                                 (1u << 30) - 1};
 
 TEST(decodes_every_kind_with_every_size) {
   static const enum frame_kind kinds[] = {FRAME_RESPONSE, FRAME_UNDEFINED, FRAME_CALL, FRAME_EVENT};

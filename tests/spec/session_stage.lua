@@ -24,6 +24,10 @@ function stage.allowed(fields)
   return decision
 end
 
+local function allow_all()
+  return stage.allowed()
+end
+
 ---A worker that runs each request as Python source: tests/workers/session_actor.py.
 ---@param first string? source that runs before the first request
 ---@param fields table? more fields of the capability
@@ -65,7 +69,7 @@ end
 function stage.host(options)
   options = options or {}
   return berth.host {
-    policy = { authorize = options.authorize or stage.allowed, limits = options.limits },
+    policy = { authorize = options.authorize or allow_all, limits = options.limits },
     workspace = options.workspace or WORKSPACE,
     capabilities = capabilities(options.capabilities),
     containment = options.containment,
@@ -203,6 +207,13 @@ function stage.unseen(condition)
     assert(berth.now_us() < give_up_at, "it did not come true within 10 s")
     os.execute "sleep 0.002"
   end
+end
+
+---Waits until a process is gone and reaped, while the loop stands still.
+function stage.ended_unseen(pid)
+  stage.unseen(function()
+    return lfs.attributes("/proc/" .. pid, "mode") == nil
+  end)
 end
 
 ---Makes this much time have passed.

@@ -37,4 +37,5 @@ return {
   codec = "json",
   frames = "pipes",
   ready = true,
+  interrupt = "INT",
 }

@@ -163,6 +163,14 @@ def response(text, is_error):
 # Interrupts: SIGINT reaches running code only -----------------------------------------------------
 
 
+def is_in_cell(frame):
+    while frame and frame.f_code is not GUARDED:
+        if frame.f_code.co_filename.startswith("<cell "):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Interrupts:
     """SIGINT is a KeyboardInterrupt in the session's code and nothing anywhere else.
 
@@ -172,6 +180,7 @@ class Interrupts:
 
     def __init__(self):
         self.wanted = False
+        self.cancel = None  # while an event loop waits: what to do in place of an exception
         self.handler = self.handle
         self.set_handler = _signal.signal
         self.raise_interrupt = _signal.default_int_handler
@@ -186,7 +195,11 @@ class Interrupts:
             return
         if frame and frame.f_code is GUARDED:
             self.wanted = False  # raised once at the boundary, where one `except` is left
-        self.raise_interrupt(number, frame)
+        cancel, self.cancel = self.cancel, None
+        if cancel and not is_in_cell(frame):
+            cancel()
+        else:
+            self.raise_interrupt(number, frame)
 
     def guarded(self, action):
         """Calls what may run the session's code; returns (value, None) or (None, error).
@@ -334,18 +347,26 @@ class Output:
 
 
 class Coroutines:
-    """Top-level await. The loop runs only while a cell waits for it."""
+    """Top-level await. The loop runs only while a cell waits for it.
 
-    def __init__(self):
+    An exception out of a signal handler may leave asyncio's loop broken, for it can strike in any
+    line of it. So an interrupt of a waiting loop cancels the cell's task instead, which also tells
+    the line that waited; only in the cell's own code it is raised on the spot.
+    """
+
+    def __init__(self, interrupts):
+        self.interrupts = interrupts
         self.loop = None
         self.asyncio = None
+        self.interrupted = None
         # Context variables (decimal's too) that one cell sets hold in the next, awaited or not.
         self.context = contextvars.copy_context()
 
     def prepare(self):
         """Makes the session's loop the current one; asyncio.run() in a cell leaves none behind."""
         self.asyncio = self.asyncio or import_standard("asyncio")
-        if self.loop is None or self.loop.is_closed():
+        if self.loop is None or self.loop.is_closed() or self.loop.is_running():
+            self.asyncio._set_running_loop(None)  # a cell that ran the loop itself left it broken
             self.loop = self.asyncio.new_event_loop()
         self.asyncio.set_event_loop(self.loop)
 
@@ -359,26 +380,35 @@ class Coroutines:
     def run(self, coroutine):
         self.prepare()
         task = self.start(coroutine)
+        self.interrupts.cancel = lambda: self.interrupt(task)
         try:
             return self.loop.run_until_complete(task)
-        except BaseException as error:
-            self.abandon(task, error)
-            raise error
+        except self.asyncio.CancelledError as error:
+            if self.interrupted is not task:
+                raise
+            origin = error.__context__ or error  # Python 3.9 and 3.10 raise a second one
+            raise KeyboardInterrupt().with_traceback(origin.__traceback__) from None
+        except BaseException:
+            self.abandon(task)
+            raise
+        finally:
+            self.interrupts.cancel = self.interrupted = None
+
+    def interrupt(self, task):
+        self.interrupted = task
+        self.loop.call_soon_threadsafe(task.cancel)
 
     def start(self, coroutine):
         if sys.version_info >= (3, 11):
             return self.loop.create_task(coroutine, context=self.context)
         return self.context.run(self.loop.create_task, coroutine)
 
-    def abandon(self, task, error):
-        """An interrupt leaves the task unfinished: cancelled, it cleans up and tells its line."""
+    def abandon(self, task):
+        """What left the loop from elsewhere than the task (a second interrupt) ends the task too."""
         if not task.done():
             task.cancel()
-            try:
-                self.loop.run_until_complete(task)
-            except self.asyncio.CancelledError as cancelled:
-                error.__traceback__ = cancelled.__traceback__
-        elif not task.cancelled():
+            self.loop.run_until_complete(self.asyncio.wait([task]))
+        if not task.cancelled():
             task.exception()  # seen: asyncio would report it as never retrieved
 
 
@@ -658,7 +688,7 @@ class Session:
         self.output = Output()
         self.tracing = Tracing()
         self.run_exit_functions = atexit._run_exitfuncs
-        self.cells = Cells(Coroutines())
+        self.cells = Cells(Coroutines(self.interrupts))
 
     def run_cell(self, code):
         self.tracing.bring_back()
