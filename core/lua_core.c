@@ -215,6 +215,7 @@ static const luaL_Reg functions[] = {
     {"call_pure", l_call_pure},
     {"spawn", seam_spawn},
     {"load_policy", seam_load_policy},
+    {"machine", seam_machine},
     {NULL, NULL},
 };
 

@@ -30,6 +30,9 @@ int seam_spawn(lua_State *L);
 /* load_policy(text, name); see lua_policy.c. */
 int seam_load_policy(lua_State *L);
 
+/* machine(); see lua_machine.c. */
+int seam_machine(lua_State *L);
+
 /* Makes the metatable of policies. */
 void seam_open_policy(lua_State *L);
 

@@ -139,11 +139,12 @@ static void clone_root(struct start *start, struct spawned *spawned) {
   }
 }
 
-/* Lets the worker go, and returns when it has left our memory as well. Its errno and ours are the
- * same variable until then; ours is not looked at, and its calls come while we wait. */
+/* Lets the worker go, and returns when it has left our memory as well. Until then it may look at
+ * `start` at any moment, so nothing there is changed but the error. Its errno and ours are the same
+ * variable; ours is not looked at, and its calls come while we wait. */
 static void open_gate(struct start *start, const struct spawned *spawned) {
   char byte;
-  close(start->gate[0]); /* the number stays until the worker has left: it has yet to read it */
+  close(start->gate[0]); /* only our copy of the worker's side */
   if (start->error.code == 0 && is_dead(spawned->root_pidfd)) {
     set_error(start, SPAWN_GUARD, -ECHILD, "the guard was killed while it started");
   }

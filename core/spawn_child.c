@@ -94,7 +94,8 @@ IN_SHARED_MEMORY static void pass_gate(struct start *start) {
   do {
     size = syscall(SYS_read, start->gate[0], &word, 1);
   } while (size < 0 && errno == EINTR);
-  if (size != 1) _exit(CHILD_FAILED);
+  if (size < 0) fail(start, SPAWN_SETUP, "the host can't be waited for");
+  if (size == 0) _exit(CHILD_FAILED);
 }
 
 IN_SHARED_MEMORY static int guarded_worker(void *argument) {

@@ -27,6 +27,8 @@ static void breach(struct worker *worker, const char *what, const unsigned char 
   worker_fire(worker, WORKER_BREACH);
 }
 
+static const char STILL_SENDING[] = "the host is still sending to it";
+
 /* The event of the table that a frame with this header will be, or what is wrong with it. */
 static const char *judge(const struct worker *worker, struct frame_header header,
                          enum worker_event *event) {
@@ -43,7 +45,7 @@ static const char *judge(const struct worker *worker, struct frame_header header
   if (*event == WORKER_EVENT_FRAME)
     return worker->options.events ? NULL : "its capability declares no events";
   if (worker->call_open) return "a host call is still open";
-  if (worker->outgoing.bytes) return "the host is still sending to it";
+  if (*event == WORKER_CALL_FRAME && worker->outgoing.bytes) return STILL_SENDING;
   return NULL;
 }
 
@@ -83,6 +85,11 @@ static void finish_payload(struct worker *worker) {
       [EVENT_CALL] = WORKER_CALL_FRAME,
   };
   struct event *event = worker->incoming.event;
+  /* A response may begin while the worker still reads (cat's does), but not be whole by then. */
+  if (event->kind == EVENT_RESPONSE && worker->outgoing.bytes) {
+    breach(worker, STILL_SENDING, event->bytes, event->size);
+    return;
+  }
   worker->incoming = (struct worker_incoming){0};
   events_add(&worker->core->events, event);
   worker_fire(worker, fired[event->kind]);

@@ -83,9 +83,12 @@ static void visit_thread(struct walk *walk, pid_t thread) {
   close(fd);
 }
 
+/* Whether a process is a child of ours waitpid says at once, and it takes a zombie away as well. */
 static void visit_if_child(struct walk *walk, pid_t pid) {
   struct process_stat stat;
-  if (process_stat_read(pid, &stat) && stat.parent == walk->parent) walk->visit(walk, pid);
+  bool ours = walk->depth == 0 ? reap_one(walk->reaper, pid) == 0
+                               : process_stat_read(pid, &stat) && stat.parent == walk->parent;
+  if (ours) walk->visit(walk, pid);
 }
 
 /* For every numbered entry of a folder of /proc. */
@@ -140,7 +143,7 @@ static void walk_child(struct walk *walk, pid_t pid) {
     below.parent_pidfd = pidfd;
     below.depth++;
     (void)process_signal(pidfd, SIGSTOP, 0);
-    if (below.depth < WALK_DEPTH) visit_children(&below);
+    if (below.depth < (walk->by_scan ? 1 : WALK_DEPTH)) visit_children(&below);
     /* EPERM: a setuid program that gave up our user for good. It can only be waited for. */
     bool killed = process_signal(pidfd, SIGKILL, 0) == 0;
     walk->found_running = below.found_running || (killed && !stat.dying);

@@ -29,6 +29,7 @@ local before =
 before.quarantined = true
 local lost = { lost = true }
 local absent = { absent = true }
+local gone = { lost = true, absent = true } -- absent: a shutdown came while the worker was being ended
 local stopped = { absent = true, lost = true, stopping = true }
 local not_started = { not_started = true }
 local either = { not_started = true, unknown = true }
@@ -44,8 +45,8 @@ failure.codes = {
   policy_failed = { outcome = not_started, state = before, exit = 3 },
   session_limit = { outcome = not_started, state = absent, exit = 3 },
   fenced = { outcome = not_started, state = before, exit = 4 },
-  state_lost = { outcome = not_started, state = lost, exit = 4 },
-  runtime_changed = { outcome = not_started, state = lost, exit = 4 },
+  state_lost = { outcome = not_started, state = gone, exit = 4 },
+  runtime_changed = { outcome = not_started, state = gone, exit = 4 },
   worker_lost = { outcome = either, state = stopped, exit = 4 },
   frame_violation = { outcome = either, state = stopped, exit = 4 },
   host_lost = { outcome = { unknown = true }, state = lost, exit = 4 },
@@ -55,7 +56,7 @@ failure.codes = {
   host_closing = { outcome = not_started, state = before, exit = 125 },
   sandbox_unavailable = { outcome = not_started, state = before, exit = 125 },
   termination_unconfirmed = { outcome = either, state = { quarantined = true }, exit = 125 },
-  spawn_failed = { outcome = not_started, state = stopped, exit = 126 },
+  spawn_failed = { outcome = not_started, state = before, exit = 126 },
 }
 
 --- Makes a failure. An outcome or state that the table does not allow for the code is our own bug and

@@ -50,11 +50,13 @@ end
 
 -- The answer goes out once; then nothing of the job is left in the clock.
 local function settle(self, reply, fail)
-  for _, timer in ipairs { "deadline_id", "interrupt_id" } do
-    if self[timer] then
-      task.clear(self[timer])
-      self[timer] = nil
-    end
+  if self.deadline_id then
+    task.clear(self.deadline_id)
+    self.deadline_id = nil
+  end
+  if self.interrupt_id then
+    task.clear(self.interrupt_id)
+    self.interrupt_id = nil
   end
   local session = self.session
   if session and self.kind == "evaluate" then

@@ -32,10 +32,11 @@ local function policy_env(given)
   return list
 end
 
-local function argv_of(capability, context)
+local function argv_of(capability, workspace)
   if type(capability.command) == "table" then
     return capability.command
   end
+  local context = { workspace = workspace, options = capability.options, absolute = core.realpath }
   local ok, argv = core.call_pure(capability.command, context)
   if not ok then
     return nil,
@@ -47,31 +48,6 @@ local function argv_of(capability, context)
       ("the command of worker '%s' is no list with an absolute program"):format(capability.name)
   end
   return argv
-end
-
---- What a worker for this decision would be started with.
----@param host berth.Host
----@param capability berth.Capability
----@param answer berth.Decision
----@return berth.Runtime|nil, string|nil message
-function runtime.resolve(host, capability, answer)
-  local workspace = answer.workspace or host.workspace
-  local argv, problem = argv_of(
-    capability,
-    { workspace = workspace, options = capability.options, absolute = core.realpath }
-  )
-  if not argv then
-    return nil, problem
-  end
-  return {
-    capability = capability,
-    argv = argv,
-    sandbox = answer.sandbox,
-    network = answer.network,
-    workspace = workspace,
-    env = policy_env(answer.env),
-    limits = answer.limits,
-  }
 end
 
 local function same_list(a, b)
@@ -91,6 +67,9 @@ end
 local LIMITS = { "processes", "memory", "cpu", "file_size", "open_files", "output" }
 
 local function same_limits(a, b)
+  if a == b then
+    return true
+  end
   a, b = a or NONE, b or NONE
   for _, name in ipairs(LIMITS) do
     if a[name] ~= b[name] then
@@ -100,10 +79,49 @@ local function same_limits(a, b)
   return true
 end
 
+local function is_same(rt, capability, answer, argv, workspace, env)
+  return rt.capability == capability
+    and rt.workspace == workspace
+    and rt.sandbox == answer.sandbox
+    and rt.network == answer.network
+    and same_list(rt.argv, argv)
+    and same_list(rt.env, env)
+    and same_limits(rt.limits, answer.limits)
+end
+
+--- What a worker for this decision would be started with: `current` itself if it is just that.
+---@param host berth.Host
+---@param capability berth.Capability
+---@param answer berth.Decision
+---@param current berth.Runtime|nil
+---@return berth.Runtime|nil, string|nil message
+function runtime.resolve(host, capability, answer, current)
+  local workspace = answer.workspace or host.workspace
+  local argv, problem = argv_of(capability, workspace)
+  if not argv then
+    return nil, problem
+  end
+  local env = policy_env(answer.env)
+  if current and is_same(current, capability, answer, argv, workspace, env) then
+    return current
+  end
+  return {
+    capability = capability,
+    argv = argv,
+    sandbox = answer.sandbox,
+    network = answer.network,
+    workspace = workspace,
+    env = env,
+    limits = answer.limits,
+  }
+end
+
 --- The first part in which two runtimes differ ("argv", "workspace", ...), or nil.
 ---@return string|nil
 function runtime.difference(a, b)
-  if a.capability ~= b.capability then
+  if a == b then
+    return nil
+  elseif a.capability ~= b.capability then
     return "worker"
   elseif a.workspace ~= b.workspace then
     return "workspace"

@@ -314,7 +314,9 @@ end
 
 local function describe(self, stop, record, outcome)
   local job, name = stop.job, self.runtime.capability.name
-  if stop.code == "state_lost" or stop.code == "runtime_changed" then
+  if job.phase == "stop" then
+    return words.given_up(self.id, stop.cause)
+  elseif stop.code == "state_lost" or stop.code == "runtime_changed" then
     return words.state_lost(self.id, stop.cause)
   elseif job.phase == "start" then
     local stderr = record.stderr ~= "" and "; its last words are in stderr" or ""
@@ -459,7 +461,7 @@ end
 
 local function resolve(self, job)
   local capability = job.capability or self.runtime.capability
-  local rt, problem = runtime.resolve(self.host, capability, job.decision)
+  local rt, problem = runtime.resolve(self.host, capability, job.decision, self.runtime)
   if rt then
     job.runtime = rt
     return true
@@ -572,7 +574,8 @@ local function turn_lost(self, job)
   end
   local part = self.runtime and runtime.difference(self.runtime, job.runtime)
   if part then
-    local message = "what session '%s' would be started with has changed (%s), and it is lost; %s"
+    local message =
+      "what session '%s' would be started with has changed (%s), and it is lost; nothing ran: %s"
     fail(job, "runtime_changed", message:format(self.id, part, words.next_step(self.id)), {
       cause = { code = "runtime_changed", part = part },
       certificate = self.certificate,
@@ -706,19 +709,15 @@ function Session:expire_queued(job)
 end
 
 --- Answers a reset whose deadline passed while the old worker was emptied.
-function Session:expire_stopped(job, code, cause)
-  local message =
-    "%s while the old worker of session '%s' was being ended; nothing new was started: %s"
-  fail(
-    job,
-    code or "deadline_expired",
-    message:format(
-      cause and words.cause(cause) or ("the deadline of %g ms passed"):format(job.timeout_ms),
-      self.id,
-      words.next_step(self.id)
-    ),
-    { phase = "stop", state = "lost", cause = cause or deadline_cause(job) }
-  )
+function Session:expire_stopped(job)
+  local cause = deadline_cause(job)
+  self.cause = cause
+  fail(job, "deadline_expired", words.given_up(self.id, cause), {
+    phase = "stop",
+    state = "lost",
+    cause = cause,
+    certificate = self.certificate,
+  })
 end
 
 local INTERRUPTED = { deadline_expired = "deadline", cancelled = "cancel" }
@@ -767,10 +766,8 @@ end
 local function over_stopping(self, job, code, cause)
   local stop = self.stop
   if stop and stop.job == job and stop.next == "start" then
-    self.stop = { next = "lost", cause = cause }
-    self.current = nil
+    self.stop = { job = job, code = code, cause = cause, next = "lost" }
     self.cause = cause
-    self:expire_stopped(job, code, cause)
     flush_behind_loss(self)
   end
 end
@@ -804,16 +801,8 @@ local function shutdown_stopping(self)
   refuse_waiting(self)
   local stop = self.stop
   if stop and stop.next == "start" then
-    local job = stop.job
-    self.stop = { next = "absent", cause = { code = "shutdown" } }
-    self.current = nil
-    local message = "session '%s' was shut down while its reset ended the old worker; nothing ran"
-    fail(
-      job,
-      "cancelled",
-      message:format(self.id),
-      { phase = "stop", cause = { code = "shutdown" } }
-    )
+    local cause = { code = "shutdown" }
+    self.stop = { job = stop.job, code = "cancelled", cause = cause, next = "absent" }
   end
 end
 

@@ -19,16 +19,18 @@ local alive_tasks = 0
 local unheard = 0 -- tasks that failed and that nobody waited for
 local on_worker, on_deadline, arguments, on_interrupt = {}, {}, {}, nil
 
---- Something that will have a result.
+--- Something that will have a result: one value, or nil and a second one.
 ---@class berth.Promise
 ---@field settled boolean
+---@field value any
+---@field second any
 local Promise = {}
 Promise.__index = Promise
 Promise.__name = "berth.promise"
 
 ---@return berth.Promise
 function task.promise()
-  return setmetatable({ settled = false }, Promise)
+  return setmetatable({ settled = false, value = nil, second = nil, waiters = nil }, Promise)
 end
 
 local function wake(sleeper)
@@ -36,10 +38,10 @@ local function wake(sleeper)
   ready[last] = sleeper
 end
 
---- Calls `fn(results...)` as soon as there is a result, at once if there is one. `fn` must not wait.
+--- Calls `fn(value, second)` as soon as there is a result, at once if there is one. `fn` must not wait.
 function Promise:on_settled(fn)
   if self.settled then
-    fn(table.unpack(self.values, 1, self.values.n))
+    fn(self.value, self.second)
   else
     self.callback = fn
   end
@@ -47,19 +49,20 @@ end
 
 --- Gives the result; the first one counts.
 ---@return boolean first false if there already was one
-function Promise:settle(...)
+function Promise:settle(value, second)
   if self.settled then
     return false
   end
-  self.settled = true
-  self.values = table.pack(...)
+  self.settled, self.value, self.second = true, value, second
   if self.callback then
-    self.callback(...)
+    self.callback(value, second)
   end
   local waiters = self.waiters
-  self.waiters = nil
-  for i = 1, waiters and #waiters or 0 do
-    wake(waiters[i])
+  if waiters then
+    self.waiters = nil
+    for i = 1, #waiters do
+      wake(waiters[i])
+    end
   end
   return true
 end
@@ -69,7 +72,7 @@ function Promise:wait()
   if not self.settled then
     task.wait_for(self)
   end
-  return table.unpack(self.values, 1, self.values.n)
+  return self.value, self.second
 end
 
 ---@class berth.Task
@@ -183,12 +186,14 @@ local function dispatch(kind, id, ...)
   return true
 end
 
-local function dispatch_next()
-  return dispatch(core.next_event())
+local function dispatch_all()
+  repeat
+    local more = dispatch(core.next_event())
+  until not more
 end
 
--- The tasks that run first may already bring about what the caller waits for; with that done, the loop
--- might have nothing to wake it.
+-- The tasks that run first may already bring about what the caller waits for: then nothing might ever
+-- wake the loop.
 local function one_turn(block, promise)
   run_ready()
   local over = alive_tasks == 0
@@ -196,13 +201,9 @@ local function one_turn(block, promise)
     over = promise.settled
   end
   local alive = core.turn(block and not over)
-  while true do
-    local ok, more = xpcall(dispatch_next, debug.traceback)
-    if not ok then
-      report("an event was not handled: " .. tostring(more))
-    elseif not more then
-      break
-    end
+  local ok, problem = xpcall(dispatch_all, debug.traceback)
+  if not ok then -- our own fault, or no memory; what is queued behind it is taken at the next turn
+    report("an event was not handled: " .. tostring(problem))
   end
   run_ready()
   return alive

@@ -124,6 +124,13 @@ function words.state_lost(id, cause)
   )
 end
 
+--- The message of a reset that was given up while the old worker was emptied.
+function words.given_up(id, cause)
+  local text = "%s while the old worker of session '%s' was being ended; nothing new was started"
+  local done = text:format(words.cause(cause), id)
+  return cause.code == "shutdown" and done or done .. ": " .. words.next_step(id)
+end
+
 --- The message of a loss in the exchange.
 ---@param outcome "unknown"|"not_started"
 function words.exchange(id, cause, outcome)

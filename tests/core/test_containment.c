@@ -157,13 +157,18 @@ static int start(struct subject *subject, enum containment_level level, const ch
   return failed;
 }
 
-static void start_mode(struct subject *subject, enum containment_level level, const char *mode,
-                       const char *number) {
+static void start_opened(struct subject *subject, enum containment_level level, const char *mode,
+                         const char *number) {
   char program[PATH_MAX];
-  open_subject(subject);
   staged(program, "c_misbehave");
   int failed = start(subject, level, "/", (const char *const[]){program, mode, number, NULL});
   if (failed) FAIL("%s: %s", spawn_phase_name(subject->error.phase), subject->error.what);
+}
+
+static void start_mode(struct subject *subject, enum containment_level level, const char *mode,
+                       const char *number) {
+  open_subject(subject);
+  start_opened(subject, level, mode, number);
 }
 
 static void read_output(struct subject *subject) {
@@ -675,6 +680,31 @@ TEST(says_that_proc_is_refused) {
   }
   expect_child(pid);
 }
+
+/* A kernel without /proc/PID/task/TID/children: there the guard goes through all of /proc. */
+static void on_kernel_without_lists(enum containment_level level) {
+  static const char *const modes[] = {"crowd", "runners", "bomb", "headless"};
+  pid_t pid = fork();
+  if (pid == 0) {
+    struct subject subjects[4];
+    for (int i = 0; i < 4; i++)
+      open_subject(&subjects[i]);
+    /* It asks by access(2) whether there is such a file. */
+    refuse(SYS_faccessat, 0, ~0u, ENOENT);
+#ifdef SYS_access
+    refuse(SYS_access, 0, ~0u, ENOENT);
+#endif
+    CHECK(access("/proc/self/stat", F_OK) < 0 && errno == ENOENT);
+    for (int i = 0; i < 4; i++) {
+      start_opened(&subjects[i], level, modes[i], "10");
+      await_ready(&subjects[i]);
+      kill_and_confirm(&subjects[i]);
+    }
+    _exit(0);
+  }
+  expect_child(pid);
+}
+AT(subreaper, LEVEL_SUBREAPER, on_kernel_without_lists)
 
 /* What a kernel before 6.9 says to the group flag. */
 static void on_older_kernel(enum containment_level level) {

@@ -1,5 +1,5 @@
--- The life of a session's evaluations: authority, deadline, cancel, races, loss, queue, and the table
--- of codes. Source: design section 4.
+-- The life of a session's evaluations: authority, deadline, cancel, races, loss, queue, and the
+-- table of codes. Source: design section 4.
 
 local berth = require "berth"
 local stage = require "session_stage"
@@ -12,19 +12,11 @@ after_each(finish)
 local expect, completed, says = stage.expect, stage.completed, stage.says
 
 local function ask(host, id, worker, request, fields)
-  local given = { session = id, worker = worker, request = request }
-  for name, value in pairs(fields or {}) do
-    given[name] = value
-  end
-  return host:evaluate(given)
+  return host:evaluate(stage.with({ session = id, worker = worker, request = request }, fields))
 end
 
 local function submit(host, id, worker, request, fields)
-  local given = { session = id, worker = worker, request = request }
-  for name, value in pairs(fields or {}) do
-    given[name] = value
-  end
-  return host:submit(given)
+  return host:submit(stage.with({ session = id, worker = worker, request = request }, fields))
 end
 
 -- Asks for something that ends the worker, and sees the answer only when that has happened: a busy
@@ -273,13 +265,8 @@ describe("one deadline covers policy, queue, start and exchange", function()
     local host <close> = stage.host {
       capabilities = { slow = stage.actor(way_up:format(files "go"), { ready = true }) },
     }
-    local pending = submit(
-      host,
-      "s",
-      "slow",
-      ("tell(%q); hang()"):format(files "asked"),
-      { timeout_ms = 100000 }
-    )
+    local pending =
+      submit(host, "s", "slow", ("tell(%q); hang()"):format(files "asked"), { timeout_ms = 100000 })
     assert.are.equal("starting", host:inspect("s").state)
     stage.pass(60000)
     files:tell "go"
@@ -307,9 +294,12 @@ describe("one deadline covers policy, queue, start and exchange", function()
       { code = "deadline_expired" },
       ask(host, "s", "silent", "x", { timeout_ms = 0.001, reset = true })
     )
-    local failure = expect({ code = "invalid_request" }, ask(host, "s", "echo", "x", {
-      timeout_ms = 120000.5,
-    }))
+    local failure = expect(
+      { code = "invalid_request" },
+      ask(host, "s", "echo", "x", {
+        timeout_ms = 120000.5,
+      })
+    )
     says(failure.message, "120000")
   end)
 end)
@@ -352,8 +342,7 @@ describe("a race is settled once", function()
 
   it("a response found on exit completes the evaluation", function()
     local host <close> = stage.host()
-    local reply =
-      completed(ask_and_end(host, "s", "actor", "send(b'last words'); os._exit(3)"))
+    local reply = completed(ask_and_end(host, "s", "actor", "send(b'last words'); os._exit(3)"))
     assert.are.equal("last words", reply.body)
     assert.are.equal("lost", reply.state)
     local failure = expect({ code = "state_lost" }, ask(host, "s", "actor", "pass"))

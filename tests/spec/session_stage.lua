@@ -14,14 +14,23 @@ local WORKSPACE = os.getenv "TMPDIR" or "/tmp"
 
 -- ---- hosts and workers ----
 
+---@return table # the fields of both, those of the second first
+function stage.with(base, fields)
+  local all = {}
+  for _, given in ipairs { base, fields or {} } do
+    for name, value in pairs(given) do
+      all[name] = value
+    end
+  end
+  return all
+end
+
 ---@param fields table? over the decision that allows all that can be had
 function stage.allowed(fields)
-  local decision =
-    { allow = true, mutation = true, sandbox = "danger_full_access", network = "allowed" }
-  for name, value in pairs(fields or {}) do
-    decision[name] = value
-  end
-  return decision
+  return stage.with(
+    { allow = true, mutation = true, sandbox = "danger_full_access", network = "allowed" },
+    fields
+  )
 end
 
 local function allow_all()
@@ -32,14 +41,10 @@ end
 ---@param first string? source that runs before the first request
 ---@param fields table? more fields of the capability
 function stage.actor(first, fields)
-  local capability = {
+  return stage.with({
     command = { PYTHON, "-IS", support.workers "session_actor.py", first },
     events = true,
-  }
-  for name, value in pairs(fields or {}) do
-    capability[name] = value
-  end
-  return capability
+  }, fields)
 end
 
 ---@param marker string? each request becomes a line of this file
@@ -50,7 +55,7 @@ end
 -- Programs that every machine has: echo's echo of a request is a response of the same bytes, silent
 -- takes a request and says nothing.
 local function capabilities(more)
-  local all = {
+  return stage.with({
     actor = stage.actor(),
     counter = stage.counter(),
     echo = { command = { "/bin/cat" } },
@@ -58,14 +63,10 @@ local function capabilities(more)
     missing = { command = { "/nonexistent/worker" } },
     unready = { command = { "/bin/sleep", "1000" }, ready = true },
     broken = { command = { "/bin/sh", "-c", "echo no luck >&2; exit 9" }, ready = true },
-  }
-  for name, capability in pairs(more or {}) do
-    all[name] = capability
-  end
-  return all
+  }, more)
 end
 
----@param options { authorize: function?, limits: table?, capabilities: table?, containment: string? }?
+---@param options table? authorize, limits, capabilities (more of them), containment, workspace
 function stage.host(options)
   options = options or {}
   return berth.host {
@@ -101,6 +102,17 @@ function stage.says(text, ...)
   for _, part in ipairs { ... } do
     assert(text:find(part, 1, true), ("'%s' is not in: %s"):format(part, text))
   end
+end
+
+---Fails unless the call raises a text with this part in it.
+---@param part string
+---@return string # the text
+function stage.raises(part, fn, ...)
+  local ok, raised = pcall(fn, ...)
+  assert.is_false(ok, "it did not raise")
+  assert.is_string(raised)
+  stage.says(raised, part)
+  return raised
 end
 
 ---Fails unless this certificate proves that nothing is left.
@@ -156,7 +168,7 @@ end
 
 -- ---- meeting workers ----
 
----A temporary folder: `files.path`, `files "name"` is a path in it, `files:lines "name"` the content.
+-- A temporary folder: `files "name"` is a path in it, `files:lines "name"` that file's content.
 local Files = {}
 Files.__index = Files
 
@@ -210,9 +222,10 @@ function stage.unseen(condition)
 end
 
 ---Waits until a process is gone and reaped, while the loop stands still.
+---@param pid integer? as inspect shows it: nil if it is gone already
 function stage.ended_unseen(pid)
   stage.unseen(function()
-    return lfs.attributes("/proc/" .. pid, "mode") == nil
+    return not pid or lfs.attributes("/proc/" .. pid, "mode") == nil
   end)
 end
 
@@ -242,12 +255,28 @@ end
 ---@return berth.Pending
 function stage.in_flight(host, id, fields)
   local request = { session = id, worker = "silent", request = "x" }
-  for name, value in pairs(fields or {}) do
-    request[name] = value
-  end
-  local pending = host:submit(request)
+  local pending = host:submit(stage.with(request, fields))
   assert.are.equal("busy", host:inspect(id).state)
   return pending
+end
+
+---Keeps a session's containment from being empty until the result is closed: the worker is traced,
+---and once killed stays a zombie for as long as its tracer holds it.
+---@return file* tracer
+function stage.hold(host, id, files)
+  local tracer = assert(
+    io.popen(
+      ("exec %s -IS %s %d %s"):format(
+        PYTHON,
+        support.workers "session_tracer.py",
+        host:inspect(id).pid,
+        files "held"
+      ),
+      "w"
+    )
+  )
+  files:await_unseen "held"
+  return tracer
 end
 
 ---Calls `fn` as a task and returns at once, when it waits.

@@ -65,7 +65,7 @@ int main(void) {
   print_status("SigPnd");
   print_status("ShdPnd");
   print_terminal();
-  print_file("init", "/proc/1/comm");
+  print_file("init", "/proc/1/cmdline");
   getrlimit(RLIMIT_NOFILE, &files);
   ssize_t size = readlink("/proc/self", self, sizeof self - 1);
   if (size < 0) self[0] = '\0';

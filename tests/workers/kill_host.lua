@@ -30,6 +30,10 @@ local function die(us)
   io.read()
 end
 
+local function die_here()
+  die()
+end
+
 local function new_host(sessions)
   local policy = {
     limits = { sessions = sessions or 4 },
@@ -111,6 +115,10 @@ end
 
 local function standing()
   return { free = is_free(), left = left() }
+end
+
+local function refusal(_, failure)
+  return failure
 end
 
 local scenarios = {}
@@ -206,9 +214,9 @@ function scenarios.close()
   local before = standing()
   local closed, failure = host:close()
   local result = evidence(closed, failure, before)
-  _, answers.running = running:wait()
-  _, answers.waiting = waiting:wait()
-  _, answers.late = host:evaluate { session = "new", worker = "tree", request = "+holders 0" }
+  answers.running = refusal(running:wait())
+  answers.waiting = refusal(waiting:wait())
+  answers.late = refusal(host:evaluate { session = "new", worker = "tree", request = "+holders 0" })
   berth.sleep(0) -- the callback is a task of its own
   result.answers, result.certificates = answers, certificates
   print_json(result)
@@ -231,16 +239,17 @@ function scenarios.guard_killed()
   local host = new_host(1)
   local pending, pids = start(host, "kill_guard 2")
   local answers = {}
-  _, answers.running = pending:wait()
+  answers.running = refusal(pending:wait())
   -- SIGKILL takes a moment; what the sweep can't know stays.
   support.eventually(function()
     return #alive_names(pids) < 2
   end)
-  _, answers.evaluate = host:evaluate { session = "s", request = "+holders 0" }
-  _, answers.evaluate_reset = host:evaluate { session = "s", request = "+holders 0", reset = true }
-  _, answers.reset = host:reset "s"
-  _, answers.shutdown = host:shutdown "s"
-  _, answers.other = host:evaluate { session = "t", worker = "tree", request = "+holders 0" }
+  answers.evaluate = refusal(host:evaluate { session = "s", request = "+holders 0" })
+  answers.evaluate_reset =
+    refusal(host:evaluate { session = "s", request = "+holders 0", reset = true })
+  answers.reset = refusal(host:reset "s")
+  answers.shutdown = refusal(host:shutdown "s")
+  answers.other = refusal(host:evaluate { session = "t", worker = "tree", request = "+holders 0" })
   local record = host:inspect "s"
   local closed, failure = host:close()
   answers.close = failure
@@ -323,7 +332,7 @@ end
 
 function scenarios.start()
   local host = new_host()
-  on(host, "worker_started", die)
+  on(host, "worker_started", die_here)
   host:evaluate { session = "s", worker = "silent", request = "x" }
 end
 
@@ -360,7 +369,7 @@ end
 function scenarios.reset_new()
   local host = new_host()
   idle(host, "crowd 20")
-  on(host, "worker_started", die)
+  on(host, "worker_started", die_here)
   host:reset "s"
 end
 
@@ -387,7 +396,7 @@ function scenarios.closing()
   for i = 1, 5 do
     idle(host, "crowd 5", "s" .. i)
   end
-  on(host, "kill", die)
+  on(host, "kill", die_here)
   host:close()
 end
 

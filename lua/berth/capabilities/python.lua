@@ -17,9 +17,15 @@ local function interpreter(options)
     or "/usr/bin/python3"
 end
 
+local found -- the driver beside this file, looked for once
+
 local function driver(context)
-  local path = (context.driver_dir or FOLDER) .. "/python.py"
-  return context.absolute and context.absolute(path) or path
+  if context.driver_dir then
+    return context.driver_dir .. "/python.py"
+  end
+  local path = FOLDER .. "/python.py"
+  found = found or context.absolute and context.absolute(path)
+  return found or path
 end
 
 --- A crash of the interpreter writes where it happened to stderr, which the failure then shows.

@@ -165,7 +165,7 @@ def response(text, is_error):
 
 def is_in_cell(frame):
     while frame and frame.f_code is not GUARDED:
-        if frame.f_code.co_filename.startswith("<cell "):
+        if frame.f_code is AWAITED or frame.f_code.co_filename.startswith("<cell "):
             return True
         frame = frame.f_back
     return False
@@ -180,6 +180,7 @@ class Interrupts:
 
     def __init__(self):
         self.wanted = False
+        self.missed = False
         self.cancel = None  # while an event loop waits: what to do in place of an exception
         self.handler = self.handle
         self.set_handler = _signal.signal
@@ -192,6 +193,7 @@ class Interrupts:
 
     def handle(self, number, frame):
         if not self.wanted:
+            self.missed = True
             return
         if frame and frame.f_code is GUARDED:
             self.wanted = False  # raised once at the boundary, where one `except` is left
@@ -200,6 +202,16 @@ class Interrupts:
             cancel()
         else:
             self.raise_interrupt(number, frame)
+
+    def put_off(self, action):
+        """Calls what must not be cut in half, such as an import, within a guarded action."""
+        self.wanted = self.missed = False
+        try:
+            return action()
+        finally:
+            self.wanted = True
+            if self.missed:
+                self.raise_interrupt(SIGINT, None)
 
     def guarded(self, action):
         """Calls what may run the session's code; returns (value, None) or (None, error).
@@ -373,12 +385,12 @@ class Coroutines:
     def offer(self):
         """The loop for a cell that may not need it: no reason to fail where asyncio is broken."""
         try:
-            self.prepare()
+            self.interrupts.put_off(self.prepare)
         except Exception:
             pass
 
     def run(self, coroutine):
-        self.prepare()
+        self.interrupts.put_off(self.prepare)
         task = self.start(coroutine)
         self.interrupts.cancel = lambda: self.interrupt(task)
         try:
@@ -396,7 +408,8 @@ class Coroutines:
 
     def interrupt(self, task):
         self.interrupted = task
-        self.loop.call_soon_threadsafe(task.cancel)
+        task.cancel()
+        self.loop.call_soon_threadsafe(lambda: None)  # wakes the loop
 
     def start(self, coroutine):
         if sys.version_info >= (3, 11):
@@ -404,7 +417,7 @@ class Coroutines:
         return self.context.run(self.loop.create_task, coroutine)
 
     def abandon(self, task):
-        """What left the loop from elsewhere than the task (a second interrupt) ends the task too."""
+        """What left the loop from elsewhere than the task, a second interrupt say, ends it too."""
         if not task.done():
             task.cancel()
             self.loop.run_until_complete(self.asyncio.wait([task]))
@@ -436,6 +449,26 @@ def split_last(tree, lines):
     return None
 
 
+def execute(parts, names):
+    value = None
+    for part in parts:
+        value = eval(part, names)
+    return value
+
+
+async def execute_awaiting(parts, names):
+    """All of a cell that awaits somewhere runs in the loop, so that it can start tasks as well."""
+    value = None
+    for part in parts:
+        value = eval(part, names)
+        if part.co_flags & CO_COROUTINE:
+            value = await value
+    return value
+
+
+AWAITED = execute_awaiting.__code__
+
+
 class Cells:
     """Turns code into values, in one `__main__` module, as the interactive interpreter would."""
 
@@ -460,9 +493,10 @@ class Cells:
         self.names["__builtins__"] = builtins
         if "asyncio" in sys.modules or "asyncio" in code:
             self.coroutines.offer()
-        body, last = self.compile(code, name, lines)
-        self.execute(body)
-        return self.show(self.execute(last)) if last else None
+        parts = self.compile(code, name, lines)
+        if any(part.co_flags & CO_COROUTINE for part in parts):
+            return self.show(self.coroutines.run(execute_awaiting(parts, self.names)))
+        return self.show(self.coroutines.context.run(execute, parts, self.names))
 
     def keep_source(self, name, size, lines):
         sources[name] = size, None, lines, name  # without a time: linecache looks for no file
@@ -474,13 +508,13 @@ class Cells:
             sources.pop(oldest, None)
 
     def compile(self, code, name, lines):
-        """Two code objects: the statements, and the expression to be shown, or None."""
+        """One or two code objects: the statements, and the expression to be shown."""
         try:
             tree = compile(code, name, "exec", self.flags | _ast.PyCF_ONLY_AST, True)
             last = split_last(tree, lines)
             body = compile(tree, name, "exec", self.flags, True)
             self.remember_futures(body)
-            return body, last and compile(last, name, "eval", self.flags, True)
+            return [body, compile(last, name, "eval", self.flags, True)] if last else [body]
         except SyntaxError as error:
             if error.text is None and error.filename == name and error.lineno:
                 error.text = lines[error.lineno - 1]  # the compiler looks for the line in a file
@@ -489,11 +523,6 @@ class Cells:
     def remember_futures(self, code):
         for name in __future__.all_feature_names:
             self.flags |= code.co_flags & getattr(__future__, name).compiler_flag
-
-    def execute(self, code):
-        if code.co_flags & CO_COROUTINE:
-            return self.coroutines.run(eval(code, self.names))
-        return self.coroutines.context.run(eval, code, self.names)
 
     def show(self, value):
         if value is None:

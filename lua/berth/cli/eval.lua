@@ -42,7 +42,7 @@ function eval.define(command)
   command:summary(SUMMARY):description(DESCRIPTION)
   command:usage "Usage: berth eval [<option>] ... [--] [<code>] ..."
   command
-    :argument("code", "What to evaluate; '-' is standard input. Put -- before what starts with '-'.")
+    :argument("code", "Code; '-' is standard input. Put -- before one that starts with '-'.")
     :args("*")
     :convert(one_stdin())
   command:option("--worker -w", "The kind of worker.", "python"):argname "<name>"

@@ -7,7 +7,7 @@ local stdout = require "berth.cli.stdout"
 
 local cli = {}
 
-local COMMANDS = { "eval", "run" }
+local COMMANDS = { "eval", "run", "doctor", "policy" }
 local USAGE = 2
 local WIDTH = 79
 local JSON = "Print answers as JSON, one object a line."
@@ -18,7 +18,8 @@ local EPILOG = [[
 Exit codes: 0 done; 1 the code failed; 2 usage; 3 denied, invalid, or over a
 limit; 4 the session is lost; 124 deadline; 125 the host, the sandbox, or an
 end that is not confirmed; 126, 127 the worker's program can't be started; 130
-Ctrl-C (the first cancels and says what is known, the second kills).
+Ctrl-C (the first cancels and says what is known, the second kills); 141 nobody
+reads the output any more.
 
 BERTH_LOG=debug|info|warn prints the host's events on standard error.]]
 
@@ -77,7 +78,7 @@ local function parse(parser, args)
   given.json = given.json or given.json_of_command
   given.args, given.file_at = args, file_at
   if not given.command and not given.version then
-    local problem = "a command is wanted: " .. table.concat(COMMANDS, " or ")
+    local problem = "a command is wanted: " .. table.concat(COMMANDS, ", ")
     stop { at = parser, problem = problem, advice = parser:get_help() }
   end
   return given

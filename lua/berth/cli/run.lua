@@ -50,21 +50,15 @@ local function exit_cleanly()
   end
 end
 
--- loadfile alone does not tell a file that can't be read from one that is no Lua.
+-- A script that can't be read is a wrong argument; one that is no Lua has failed. Only the words of
+-- loadfile tell the two apart: to try before would take the first bytes of a pipe.
 local function load_script(file)
   if file == "-" then
     return loadfile()
   end
-  local opened, problem = io.open(file)
-  if not opened then
-    return nil, problem, USAGE
-  end
-  local _, unreadable = opened:read(0)
-  opened:close()
-  if unreadable then
-    return nil, file .. ": " .. unreadable, USAGE
-  end
-  return loadfile(file)
+  local chunk, problem = loadfile(file)
+  local unreadable = not chunk and problem:find "^cannot %a+ " == 1
+  return chunk, problem, unreadable and USAGE or FAILED
 end
 
 -- The frames below the script are this program's own.
