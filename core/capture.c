@@ -65,7 +65,7 @@ void capture_move(struct capture *to, struct capture *from) {
   struct capture_part parts[CAPTURE_PARTS];
   uint64_t left_out = capture_parts(from, parts);
   for (int i = 0; i < CAPTURE_PARTS; i++)
-    capture_add(to, parts[i].bytes, parts[i].size);
+    if (parts[i].bytes) capture_add(to, parts[i].bytes, parts[i].size);
   to->total += left_out;
   capture_reset(from);
 }

@@ -26,7 +26,7 @@ struct capture_part {
 
 enum { CAPTURE_PARTS = 3 };
 
-void capture_add(struct capture *capture, const void *bytes, size_t size);
+void capture_add(struct capture *capture, const void *data, size_t size);
 
 /* Fills `parts` (valid until the next call on this capture) and returns how many bytes between the
  * head and the tail were left out. */

@@ -170,14 +170,17 @@ static bool beside(const char *file, char *guard, size_t size) {
   return length > 0 && (size_t)length < size && access(guard, X_OK) == 0;
 }
 
-/* The guard stands beside the library, or beside the binary that contains it. */
+/* The guard stands beside the library, or beside the binary that contains it. Where it does not,
+ * the path says where it was sought. */
 static void find_guard(char *guard, size_t size) {
   Dl_info info;
+  char other[PATH_MAX] = "/berth-guard";
+  guard[0] = '\0';
   if (dladdr((const void *)(uintptr_t)luaopen_berth_core, &info) &&
       beside(info.dli_fname, guard, size))
     return;
-  if (beside("/proc/self/exe", guard, size)) return;
-  snprintf(guard, size, "berth-guard");
+  if (beside("/proc/self/exe", other, sizeof(other)) || !guard[0])
+    snprintf(guard, size, "%s", other);
 }
 
 /* Pushes the one core of this Lua state, made at the first call. */

@@ -53,7 +53,8 @@ static void watch(const struct reaper *reaper, int signals) {
 }
 
 static int guard(bool is_init, pid_t worker) {
-  const struct reaper reaper = {.worker = worker, .report_fd = GUARD_REPORT_FD};
+  const struct reaper reaper = {
+      .worker = worker, .worker_pidfd = process_open(worker), .report_fd = GUARD_REPORT_FD};
   (void)prctl(PR_SET_NAME, "berth-guard");
   /* A worker of the same user must not attach to us and speak in our name. */
   (void)prctl(PR_SET_DUMPABLE, 0);

@@ -1,9 +1,8 @@
-/* One pass: first every child is stopped, at a microsecond each, so that fork runners stand still
- * and leave no more zombies behind them. Then each one is walked: stopped, the same for its
- * children, then killed, so that a bomb is frozen from the top down while its slots are still
- * taken. What slips through (it was between two steps of fork when the signal came) is an orphan a
- * moment later, and hangs directly below us at the next pass. The kernel says when none is left:
- * ECHILD.
+/* First everything is stopped, from the top down, and again until nothing new is found running;
+ * only then is it killed. A stopped process forks no more but keeps its place in the table, so that
+ * what still runs can't fill it again. What slips through (it was between two steps of fork when
+ * the signal came) is an orphan a moment later, and hangs directly below us at the next pass. The
+ * kernel says when none is left: ECHILD.
  *
  * Never the wrong process: the number of a child of ours is taken until we reap it. Any other
  * process is signalled through a pidfd that was opened before its parent was checked, and its
@@ -18,6 +17,8 @@
 
 enum {
   WALK_DEPTH = 24, /* deeper ones come up by themselves when the processes above them are gone */
+  SCAN_DEPTH = 2,  /* where each level costs a look at all processes of the machine */
+  FREEZES = 8,     /* after so many passes something is resumed as fast as we stop it */
   WALK_BUFFER = 4096,
 };
 
@@ -27,8 +28,9 @@ struct walk {
   pid_t parent;     /* whose children are looked at */
   int parent_pidfd; /* -1 for ourselves */
   int depth;
-  bool by_scan;       /* this kernel has no /proc/PID/task/TID/children */
-  bool found_running; /* something was killed that was not dying before */
+  bool by_scan; /* this kernel has no /proc/PID/task/TID/children */
+  bool killing;
+  bool found; /* something that was not stopped, or not dying, before */
 };
 
 /* -- reaping ----------------------------------------------------------------------------------- */
@@ -131,6 +133,23 @@ static bool is_child(const struct walk *walk, pid_t pid, struct process_stat *st
   return walk->parent_pidfd < 0 || process_signal(walk->parent_pidfd, 0, 0) == 0;
 }
 
+/* EPERM is a setuid program that gave up our user for good: it can only be waited for. */
+static bool hit(const struct walk *walk, int pidfd, const struct process_stat *stat) {
+  if (walk->killing) return process_signal(pidfd, SIGKILL, 0) == 0 && !stat->dying;
+  return process_signal(pidfd, SIGSTOP, 0) == 0 && !stat->dying && stat->state != 'T';
+}
+
+static void descend(struct walk *walk, pid_t pid, int pidfd) {
+  struct walk below = *walk;
+  below.parent = pid;
+  below.parent_pidfd = pidfd;
+  below.depth++;
+  if (below.depth < (walk->by_scan ? SCAN_DEPTH : WALK_DEPTH)) visit_children(&below);
+  walk->found |= below.found;
+}
+
+/* Stops from the top down, kills from the bottom up: the children of a dead process are elsewhere.
+ */
 static void walk_child(struct walk *walk, pid_t pid) {
   struct process_stat stat;
   /* Fork runners leave zombies by the thousand: one system call for each is all they may cost. */
@@ -138,27 +157,31 @@ static void walk_child(struct walk *walk, pid_t pid) {
   int pidfd = process_open(pid);
   if (pidfd < 0) return;
   if (is_child(walk, pid, &stat)) {
-    struct walk below = *walk;
-    below.parent = pid;
-    below.parent_pidfd = pidfd;
-    below.depth++;
-    (void)process_signal(pidfd, SIGSTOP, 0);
-    if (below.depth < (walk->by_scan ? 1 : WALK_DEPTH)) visit_children(&below);
-    /* EPERM: a setuid program that gave up our user for good. It can only be waited for. */
-    bool killed = process_signal(pidfd, SIGKILL, 0) == 0;
-    walk->found_running = below.found_running || (killed && !stat.dying);
+    if (!walk->killing) walk->found |= hit(walk, pidfd, &stat);
+    descend(walk, pid, pidfd);
+    if (walk->killing) walk->found |= hit(walk, pidfd, &stat);
   }
   close(pidfd);
 }
 
-/* True if anything was found that was not dying already. */
-static bool walk_once(const struct reaper *reaper, bool by_scan) {
-  struct walk walk = {.reaper = reaper, .parent = getpid(), .parent_pidfd = -1, .by_scan = by_scan};
+/* True if anything was found that this had not been done to before. */
+static bool walk_all(const struct reaper *reaper, bool by_scan, bool killing) {
+  struct walk walk = {.reaper = reaper,
+                      .parent = getpid(),
+                      .parent_pidfd = -1,
+                      .by_scan = by_scan,
+                      .killing = killing};
   walk.visit = stop_child;
   visit_children(&walk);
   walk.visit = walk_child;
   visit_children(&walk);
-  return walk.found_running;
+  return walk.found;
+}
+
+/* The worker's own group, where a bomb usually stays, dies at one stroke: the kernel refuses forks
+ * of the dying. EINVAL before Linux 6.9: then the walk does it all. */
+static void kill_group(const struct reaper *reaper) {
+  (void)process_signal(reaper->worker_pidfd, SIGKILL, SIGNAL_GROUP);
 }
 
 static void await_child(void) {
@@ -180,7 +203,10 @@ static bool has_children_file(void) {
 void stop_walk(const struct reaper *reaper) {
   bool by_scan = !has_children_file();
   for (;;) {
-    bool found = walk_once(reaper, by_scan);
+    kill_group(reaper);
+    for (int i = 0; i < FREEZES && walk_all(reaper, by_scan, false); i++)
+      continue;
+    bool found = walk_all(reaper, by_scan, true);
     if (!reap(reaper)) return;
     if (!found) await_child();
   }

@@ -6,8 +6,9 @@
 #include <sys/types.h>
 
 struct reaper {
-  pid_t worker;  /* whose wait status is to be reported */
-  int report_fd; /* takes native ints, see guard.h; never blocks */
+  pid_t worker;     /* whose wait status is to be reported */
+  int worker_pidfd; /* opened before anything was reaped */
+  int report_fd;    /* takes native ints, see guard.h; never blocks */
 };
 
 void report(const struct reaper *reaper, int word);

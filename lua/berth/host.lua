@@ -359,7 +359,7 @@ function Host:session_limit_reached(one)
   local lost, example = {}, nil
   for id, other in pairs(self.sessions_by_id) do
     if other.principal == one.principal and other.state ~= "absent" then
-      example = example or id
+      example = example or other.state ~= "quarantined" and id or nil -- its end can't be had
       if other.state == "lost" then
         lost[#lost + 1] = id
       end

@@ -26,11 +26,9 @@ static void *limited_realloc(void *memory, size_t size) {
 
 enum { TEXT_MAX = 4 << 20 };
 
-static unsigned char *text; /* byte i is known from i, and no two stretches are alike */
+static unsigned char text[TEXT_MAX]; /* byte i is known from i, and no two stretches are alike */
 
 WARM_UP() {
-  text = malloc(TEXT_MAX);
-  if (!text) abort();
   for (uint32_t i = 0; i < TEXT_MAX / 4; i++)
     memcpy(text + (size_t)i * 4, &i, 4);
 }

@@ -10,21 +10,24 @@
 static int armings; /* calls of timerfd_settime */
 
 /* Stands before glibc's, counts, and does the same. */
+// NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name)
 int timerfd_settime(int fd, int flags, const struct itimerspec *value, struct itimerspec *old) {
   armings++;
   return (int)syscall(SYS_timerfd_settime, fd, flags, value, old);
 }
 
-enum { SECOND = 1000000, HOUR_S = 3600, ALARMS = 64 };
+enum { ALARMS = 64 };
+
+static const int64_t SECOND = 1000000, MINUTE = 60000000, HOUR = 3600000000;
 
 static struct deadlines deadlines;
 
 struct alarm {
   struct deadline deadline; /* first */
-  bool set;
   int64_t at_us;
-  int fired;
   int64_t again_us; /* set once more by its own callback, if over 0 */
+  int fired;
+  bool set;
 };
 
 static struct alarm alarms[ALARMS];
@@ -122,7 +125,7 @@ TEST(is_the_same_as_a_list_under_random_work) {
     int64_t now = deadlines_now(&deadlines);
     switch (random_below(8)) {
       case 0:
-        deadlines_advance(&deadlines, random_below(3 * SECOND));
+        deadlines_advance(&deadlines, random_below(3000000));
         run();
         now = deadlines_now(&deadlines);
         for (int i = 0; i < ALARMS; i++) /* nothing due is left, bar what passed since then */
@@ -130,7 +133,7 @@ TEST(is_the_same_as_a_list_under_random_work) {
         break;
       case 1:
       case 2: clear(alarm); break;
-      case 3: alarm->again_us = now + random_below(10 * SECOND); break;
+      case 3: alarm->again_us = now + random_below(10000000); break;
       default: set(alarm, now + random_below(20) * SECOND / 2); break; /* many are the same */
     }
     check_against_model();
@@ -167,19 +170,19 @@ TEST(takes_what_lies_in_the_past_for_due) {
 TEST(makes_an_hour_pass) {
   begin(2);
   int64_t now = deadlines_now(&deadlines);
-  set(&alarms[0], now + HOUR_S * (int64_t)SECOND);
+  set(&alarms[0], now + HOUR);
   set(&alarms[1], INT64_MAX);
   CHECK(!readable(0));
-  deadlines_advance(&deadlines, HOUR_S * (int64_t)SECOND - 600 * (int64_t)SECOND);
+  deadlines_advance(&deadlines, HOUR - 10 * MINUTE);
   CHECK(!readable(0));
   run(); /* a wake with nothing due does no harm */
   CHECK_INT(0, alarms[0].fired);
-  deadlines_advance(&deadlines, 600 * (int64_t)SECOND);
+  deadlines_advance(&deadlines, 10 * MINUTE);
   CHECK(readable(20000));
   run();
   CHECK_INT(1, alarms[0].fired);
   CHECK_INT(0, alarms[1].fired);
-  CHECK(deadlines_now(&deadlines) >= now + HOUR_S * (int64_t)SECOND);
+  CHECK(deadlines_now(&deadlines) >= now + HOUR);
   set(&alarms[0], deadlines_now(&deadlines) + 1000); /* the skew counts for new ones too */
   CHECK(readable(20000));
   end(2);
@@ -191,7 +194,7 @@ TEST(runs_what_its_callbacks_make_due_and_leaves_the_rest) {
   set(&alarms[0], now - 10);
   set(&alarms[1], now - 5);
   alarms[0].again_us = now - 7;
-  alarms[1].again_us = now + HOUR_S * (int64_t)SECOND;
+  alarms[1].again_us = now + HOUR;
   run();
   CHECK_INT(2, alarms[0].fired);
   CHECK_INT(1, alarms[1].fired);
@@ -203,7 +206,7 @@ TEST(runs_what_its_callbacks_make_due_and_leaves_the_rest) {
 
 TEST(is_armed_only_when_the_earliest_moves_nearer) {
   begin(4);
-  int64_t later = deadlines_now(&deadlines) + HOUR_S * (int64_t)SECOND;
+  int64_t later = deadlines_now(&deadlines) + HOUR;
   set(&alarms[0], later);
   CHECK_INT(1, armings);
   for (int i = 0; i < 1000; i++) { /* an exchange: a deadline is set behind it, and cleared */

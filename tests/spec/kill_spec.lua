@@ -316,6 +316,7 @@ describe("the limits of", function()
       })
     end
     assert.equal("session_limit", answers.other.code)
+    assert.not_matches("host:shutdown%('s'%)", answers.other.message) -- it would be refused
     assert.is_nil(result.closed)
     assert.equal("termination_unconfirmed", answers.close.code)
     -- The sweep found the child that carries TMPDIR. The one that cleared its environment it can't
@@ -471,8 +472,7 @@ local function assert_unavailable(level, why, prefix, program)
   local said, stderr = demand(level, prefix, program)
   local code, outcome, message = said:match "^(%S+)\t(%S+)\t(.*)$"
   assert.same({ "sandbox_unavailable", "not_started" }, { code, outcome }, said .. stderr)
-  assert.matches("containment " .. level .. " does not work here: ", message, 1, true)
-  assert.matches(why, message)
+  assert.equal("containment " .. level .. " does not work here: " .. why, message)
 end
 
 -- A program without the guard beside it.
@@ -494,7 +494,8 @@ describe("a demanded level that does not work here", function()
     it(level .. ": without berth-guard, berth.host says where it was sought", function()
       local folder <close> = support.tmp()
       local program = copy_without_guard(folder)
-      assert_unavailable(level, "berth%-guard was not found at %S+ %(ENOENT%)", {}, program)
+      local why = "berth-guard was not found at " .. program .. "-guard (ENOENT)"
+      assert_unavailable(level, why, {}, program)
     end)
   end
 
@@ -508,7 +509,7 @@ describe("a demanded level that does not work here", function()
   it("pidns: where namespaces are refused, as in containers, and auto is subreaper", function()
     local confined = { support.workers "kill_confined" }
     local kind = core.is_root and "" or "user "
-    assert_unavailable("pidns", kind .. "namespaces are refused here %(EPERM%)", confined)
+    assert_unavailable("pidns", kind .. "namespaces are refused here (EPERM)", confined)
     assert.equal("subreaper", (demand("subreaper", confined)))
     assert.equal("subreaper", (demand("auto", confined)))
   end)

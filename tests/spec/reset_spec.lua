@@ -254,7 +254,7 @@ end)
 describe("quarantine: a containment that can't be confirmed empty within 5 s", function()
   local function quarantined(host, files, fields)
     local pending = stage.in_flight(host, "s", fields)
-    local tracer <close> = stage.hold(host, "s", files)
+    local tracer = stage.hold(host, "s", files)
     pending:cancel "enough"
     stage.pass(5000)
     return tracer, pending

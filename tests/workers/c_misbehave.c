@@ -84,11 +84,11 @@ static void run(void) {
   }
 }
 
-/* Doubles until there are 300, and fills every gap at once. */
+/* Doubles until there are 60, and fills every gap at once. */
 static void explode(void) {
   arrive();
   for (;;) {
-    if (atomic_fetch_add(descendants, 1) >= 300 || fork() < 0) {
+    if (atomic_fetch_add(descendants, 1) >= 60 || fork() < 0) {
       atomic_fetch_sub(descendants, 1);
       sched_yield();
       while (waitpid(-1, NULL, WNOHANG) > 0)

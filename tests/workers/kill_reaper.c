@@ -3,9 +3,10 @@
  *
  * Every orphan below COMMAND becomes our child (we are a subreaper), so when the kernel says that
  * we have no child, nothing that COMMAND ever started lives. COMMAND's output is passed on. At a
- * line "KILL US" it is sent SIGKILL, US microseconds later. Its input is a pipe that stays empty.
+ * line "KILL US" it is sent SIGKILL, US microseconds later; a line "CAP MS" says how long what it
+ * leaves may take to go (15 s). Its input is a pipe that stays empty.
  * Prints at the end "reaper: status N, gone in N us", or "reaper: status N, left: NAME NAME...";
- * what is left after CAP_MS is killed here, and the exit status is then 1. A status over 128 is a
+ * what is left after the cap is killed here, and the exit status is then 1. A status over 128 is a
  * signal, as in a shell.
  */
 #include <errno.h>
@@ -19,8 +20,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { CAP_MS = 15000 };
 
 static pid_t program;
 static volatile sig_atomic_t program_status = -1;
@@ -81,18 +80,19 @@ static void kill_after(long us) {
   kill(program, SIGKILL);
 }
 
-/* Until the program closes its output, which at the latest its end does. */
-static void follow(void) {
+/* Until the program closes its output, which at the latest its end does. Returns the cap. */
+static long follow(void) {
   char *line = NULL;
   size_t capacity = 0;
+  long us, cap_ms = 15000;
   while (getline(&line, &capacity, stdin) > 0) {
-    long us;
     if (sscanf(line, "KILL %ld", &us) == 1)
       kill_after(us);
-    else
+    else if (sscanf(line, "CAP %ld", &cap_ms) != 1)
       fputs(line, stdout);
   }
   free(line);
+  return cap_ms;
 }
 
 /* The names of our children; each is killed on the way. */
@@ -135,9 +135,9 @@ int main(int argc, char **argv) {
   start(argv + 1);
   sigaction(SIGCHLD, &child, NULL);
   sigaction(SIGTERM, &term, NULL);
-  follow();
+  long cap_ms = follow();
   int64_t began = now_us();
-  if (await_none(began + CAP_MS * 1000)) {
+  if (await_none(began + cap_ms * 1000)) {
     printf("reaper: status %d, gone in %lld us\n", (int)program_status,
            (long long)(now_us() - began));
     return 0;
