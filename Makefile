@@ -122,9 +122,9 @@ test: test-deps
 	@$(MAKE) --no-print-directory all test-programs
 	@BUILD=$(BUILD) MAKE=$(MAKE) tests/run core fuzz spec lint
 
-# The program finds its Lua files at ../lua: so does one that lies a folder deeper.
+# The program finds lua and policies beside its folder: so must one that lies a folder deeper.
 sanitize: test-deps
-	@mkdir -p build && ln -sfn ../lua build/lua
+	@mkdir -p build && ln -sfn ../lua ../policies build/
 	@$(MAKE) --no-print-directory BUILD=build/asan SANITIZE=1 all test-programs
 	@BUILD=build/asan LUA=build/asan/lua tests/run core spec
 

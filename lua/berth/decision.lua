@@ -156,8 +156,9 @@ local RANK = { group = 1, subreaper = 2, cgroup = 3, pidns = 4 }
 
 --- Why this host can't honour a decision, found from the decision alone, or nil. Never silently weaker.
 ---@param level string the host's containment level
+---@param no_better string|nil why it is no better one
 ---@return string|nil
-function decision.unavailable(answer, level)
+function decision.unavailable(answer, level, no_better)
   local sandbox, network = answer.sandbox or "workspace_write", answer.network or "denied"
   if sandbox ~= "danger_full_access" or network ~= "allowed" then
     return (
@@ -180,9 +181,10 @@ function decision.unavailable(answer, level)
   end
   local least = answer.containment or "subreaper"
   if RANK[level] < RANK[least] then
-    return ("the policy accepts containment %s or better, and this host has %s"):format(
+    return ("the policy accepts containment %s or better, and this host has %s%s"):format(
       least,
-      level
+      level,
+      no_better and "; " .. no_better or ""
     )
   end
 end

@@ -75,7 +75,7 @@ local function choose_level(wanted)
   for _, level in ipairs(levels) do
     local works, why = core.probe(level)
     if works then
-      return level
+      return level, reasons[1] and table.concat(reasons, "; ")
     end
     reasons[#reasons + 1] = ("containment %s does not work here: %s"):format(level, why)
   end
@@ -130,6 +130,7 @@ function host.new(given)
   if not self.level then
     return refused("sandbox_unavailable", problem)
   end
+  self.no_better_level = problem
   self.stream:notice_once "workers are not sandboxed yet: they can do all that this user can do"
   if given.workspace then
     self.workspace, problem = folder(given.workspace)
@@ -295,7 +296,7 @@ local function refusal_of(self, one, call)
   if code then
     return code, message .. "; nothing ran", limit
   end
-  local lacking = decision.unavailable(answer, self.level)
+  local lacking = decision.unavailable(answer, self.level, self.no_better_level)
   if lacking then
     return "sandbox_unavailable", lacking .. "; nothing ran"
   end

@@ -446,7 +446,7 @@ local function recheck(self, job)
       fail(job, "invalid_request", text:format(job.timeout_ms, cap), { limit = cap })
       return false
     end
-    local lacking = decision.unavailable(answer, self.host.level)
+    local lacking = decision.unavailable(answer, self.host.level, self.host.no_better_level)
     if lacking then
       fail(job, "sandbox_unavailable", lacking .. "; nothing ran")
       return false

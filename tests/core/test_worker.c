@@ -127,7 +127,8 @@ TEST(a_kill_finds_a_response_in_the_pipe) {
  */
 TEST(an_exit_inside_a_frame_is_a_violation_whatever_is_seen_first) {
   const struct worker_options options = {.ready = false};
-  struct worker *worker = start("head -c 5 >/dev/null; printf '\\0\\0\\0\\5ab'; exit 3", &options);
+  struct worker *worker =
+      start("head -c 5 >/dev/null; printf '\\0\\0\\0\\5ab'; echo bye >&2; exit 3", &options);
   CHECK_INT(0, worker_send(worker, "x", 1));
   await(worker->root.fd);
   CHECK(containment_leader_exited(&worker->containment));
@@ -138,6 +139,7 @@ TEST(an_exit_inside_a_frame_is_a_violation_whatever_is_seen_first) {
   CHECK_INT(EVENT_LOST, next_event());
   CHECK_INT(EVENT_ENDED, next_event());
   CHECK_INT(3 << 8, worker->containment.leader_status);
+  check_capture(&worker->captured[STREAM_ERR], "bye\n"); /* read at the end, if not before */
   finish(worker);
 }
 

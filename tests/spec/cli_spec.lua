@@ -145,6 +145,16 @@ describe("berth", function()
     end
   end)
 
+  it("takes --json anywhere among a command's words", function()
+    local file = support.root .. "/policies/workspace.lua"
+    local words = { "policy", "check", file }
+    for at = 1, #words + 1 do
+      local command = table.move(words, 1, #words, 1, {})
+      table.insert(command, at, "--json")
+      assert.is_true(objects(ended(berth(command), 0).stdout)[1].ok)
+    end
+  end)
+
   it("answers a usage error with JSON if it is asked for", function()
     for _, command in ipairs { { "--json", "nope" }, { "eval", "--nope", "--json" }, { "--json" } } do
       local result = ended(berth(command), 2)

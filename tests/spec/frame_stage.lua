@@ -69,8 +69,9 @@ function stage.open(words, fields)
   return setmetatable({ host = host, folder = folder }, Stage)
 end
 
+-- The longest timeout there is: no answer may depend on how busy the machine is.
 local function request(bytes, more)
-  local given = { session = "s", worker = "script", request = bytes }
+  local given = { session = "s", worker = "script", request = bytes, timeout_ms = 120000 }
   for name, value in pairs(more or {}) do
     given[name] = value
   end

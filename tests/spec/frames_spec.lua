@@ -70,7 +70,7 @@ describe("a worker's frames", function()
 
       it("are worker_lost when they end between two: by exit with its status", function()
         local one <close> = stage.open({ "serve" }, { frames = travel })
-        local _, failure = one:ask "exit:7"
+        local _, failure = one:ask "child:hold exit:7" -- the child keeps EOF back
         stage.expect(failure, "worker_lost", "unknown", "lost", "exchange")
         assert.equal("worker_exit", failure.cause.code)
         assert.equal(7, failure.cause.exit_status)
@@ -80,7 +80,7 @@ describe("a worker's frames", function()
 
       it("are worker_lost when it dies between two: the signal is told", function()
         local one <close> = stage.open({ "serve" }, { frames = travel })
-        local _, failure = one:ask "die:11"
+        local _, failure = one:ask "child:hold die:11"
         stage.expect(failure, "worker_lost", "unknown", "lost", "exchange")
         assert.equal("worker_exit", failure.cause.code)
         assert.equal(11, failure.cause.signal)
@@ -100,12 +100,12 @@ describe("a worker's frames", function()
       end)
 
       it("carry 1 MiB both ways, every byte, in blocks and byte by byte", function()
-        local one <close> = stage.open({ "take", "echo", "take", "echo_bytewise", "serve" }, {
-          frames = travel,
-        })
-        local body = stage.pattern(MIB)
-        assert.equal(body, assert(one:ask(body)).body)
-        assert.equal(body, assert(one:ask(body)).body)
+        local words = { "take", "echo", "take", "echo_bytewise", "take", "echo_bytewise", "serve" }
+        local one <close> = stage.open(words, { frames = travel })
+        for _, size in ipairs { MIB, 65537, MIB // 4 } do
+          local body = stage.pattern(size)
+          assert.is_true(assert(one:ask(body)).body == body, size .. " bytes came back as others")
+        end
       end)
 
       it("carry every size around the pipe's 64 KiB, and every byte's value", function()
@@ -478,7 +478,7 @@ describe("a worker that ends while idle", function()
 
   it("right behind its response has completed it; the session is lost with the status", function()
     local one <close> = stage.open { "serve" }
-    local reply = assert(one:ask(OK .. " exit:9"))
+    local reply = assert(one:ask(OK .. " child:hold exit:9"))
     assert.equal("ok", reply.body)
     one:lost()
     local record = support.eventually(function()
@@ -665,7 +665,9 @@ describe("a ready frame", function()
   it("that is cut at any offset is a failed start", function()
     local whole = frame("event", '{"ready":true,"protocol":1}')
     for _, cut in ipairs { 0, 1, 2, 3, 4, 5, #whole - 1 } do
+      local child = cut == 0 and "child:hold" or nil -- keeps EOF back: the exit is seen first
       local words = { "send:" .. hex(whole:sub(1, cut)), "exit:4" }
+      table.insert(words, 2, child)
       local one <close> = stage.open(words, { ready = true })
       local what = cut == 0 and "exited with status 4" or "its frames ended inside a frame"
       local failure = expect_no_start(one, "worker_lost", what)
@@ -674,7 +676,7 @@ describe("a ready frame", function()
   end)
 
   it("that never comes, since the worker dies on the way up: its status and last words", function()
-    local words = { "err_fill:100000", "err:" .. hex "no module named x\n", "exit:3" }
+    local words = { "err_fill:100000", "err:" .. hex "no module named x\n", "child:hold", "exit:3" }
     local one <close> = stage.open(words, { ready = true })
     local failure = expect_no_start(one, "worker_lost", "exited with status 3")
     assert.equal(3, failure.cause.exit_status)

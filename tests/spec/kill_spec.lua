@@ -1,4 +1,4 @@
--- Kill (design section 6, cases 1-7 and 11): after the answer nothing of a worker's tree is left, at
+-- Kill (design section 6, cases 1-7, 11): after the answer nothing of a worker's tree is left, at
 -- each level, as this user; and what a level does not hold is shown.
 --
 -- Most hosts here are programs of their own below kill_reaper, which inherits every orphan and so

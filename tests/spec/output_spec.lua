@@ -182,7 +182,6 @@ describe("output", function()
     stage.expect(failure, "worker_lost", "unknown", "lost", "exchange")
     assert.equal(3, failure.cause.exit_status)
     stage.confirmed(failure.certificate)
-    assert.is_true(failure.elapsed_ms < 30000, "the answer waited")
   end)
 end)
 

@@ -1,7 +1,6 @@
 -- The Python worker as a session's user sees it: lua/berth/capabilities/python.{lua,py}.
 
 local berth = require "berth"
-local capability = require "berth.capabilities.python"
 local support = require "support"
 
 local DRIVER = support.root .. "/lua/berth/capabilities/python.py"
@@ -93,7 +92,8 @@ describe("the python capability", function()
   local function argv(options, context)
     context = context or {}
     context.options = options
-    return capability.command(context)
+    -- A fresh copy: it keeps where its driver lies, and what the stub below says must not stay.
+    return dofile(support.root .. "/lua/berth/capabilities/python.lua").command(context)
   end
 
   it("takes the interpreter that its options name", function()
@@ -735,7 +735,7 @@ def send_on(word):
 
   it("at any moment costs at most the evaluation it meets", function()
     local session <close> = open_session()
-    session "import os, threading\ndef storm():\n    for _ in range(5000): os.kill(os.getpid(), 2)"
+    session "import os, threading\ndef storm():\n    for _ in range(2000): os.kill(os.getpid(), 2)"
     session "thread = threading.Thread(target=storm)"
     session "thread.start()"
     repeat

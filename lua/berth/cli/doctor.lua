@@ -20,7 +20,9 @@ end
 
 local function row(finding)
   local note = finding.note and ("  " .. finding.note) or ""
-  output.line(("  %-20s %-15s%s"):format(finding.name, finding.works and "works" or "does not work", note))
+  output.line(
+    ("  %-20s %-15s%s"):format(finding.name, finding.works and "works" or "does not work", note)
+  )
   if finding.change then
     output.line(("  %-20s to change it: %s"):format("", finding.change))
   end
@@ -40,7 +42,9 @@ end
 
 local function show(report)
   local machine = report.machine
-  output.line(("berth %s on Linux %s, %s"):format(report.version, machine.kernel, machine.architecture))
+  output.line(
+    ("berth %s on Linux %s, %s"):format(report.version, machine.kernel, machine.architecture)
+  )
   output.line(("user %d, container: %s"):format(machine.user, report.container or "none seen"))
   output.line(
     ("Landlock ABI %d, seccomp %s, clone3 %s, group signals by pidfd %s"):format(

@@ -49,7 +49,7 @@ local function build()
   for _, name in ipairs(COMMANDS) do
     local command = with_help(parser:command(name))
     require("berth.cli." .. name).define(command)
-    command:flag("--json", JSON):target "json_of_command" -- else its default hides the other
+    command:flag("--json", JSON)
   end
   return parser
 end
@@ -69,21 +69,8 @@ local function script_at(args)
   end
 end
 
-local function parse(parser, args)
-  local file_at = script_at(args)
-  parser.error = function(at, problem)
-    stop { at = at, problem = problem }
-  end
-  local given = parser:parse(table.move(args, 1, file_at or #args, 1, {}))
-  given.json = given.json or given.json_of_command
-  given.args, given.file_at = args, file_at
-  if not given.command and not given.version then
-    local problem = "a command is wanted: " .. table.concat(COMMANDS, ", ")
-    stop { at = parser, problem = problem, advice = parser:get_help() }
-  end
-  return given
-end
-
+-- argparse forgets a flag in front of a command that knows it too; and a command line that it does
+-- not understand may ask for JSON as well.
 local function asks_for_json(args)
   for i = 1, script_at(args) or #args do
     if args[i] == "--" then
@@ -93,6 +80,21 @@ local function asks_for_json(args)
     end
   end
   return false
+end
+
+local function parse(parser, args)
+  local file_at = script_at(args)
+  parser.error = function(at, problem)
+    stop { at = at, problem = problem }
+  end
+  local given = parser:parse(table.move(args, 1, file_at or #args, 1, {}))
+  given.json = asks_for_json(args)
+  given.args, given.file_at = args, file_at
+  if not given.command and not given.version then
+    local problem = "a command is wanted: " .. table.concat(COMMANDS, ", ")
+    stop { at = parser, problem = problem, advice = parser:get_help() }
+  end
+  return given
 end
 
 -- argparse's guesses for a short option are noise; a guess for a word is worth telling.

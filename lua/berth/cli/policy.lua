@@ -30,12 +30,12 @@ function command_policy.define(command)
   local check = command:command "check"
   check:summary("Check a policy file."):description(CHECK)
   check:argument("file", "The policy file.")
-  check:flag("--json", "Print the result as JSON."):target "json_of_command"
+  check:flag("--json", "Print the result as JSON.")
   local try = command:command "try"
   try:summary("Show what a policy file decides."):description(TRY)
   try:argument("file", "The policy file.")
   try:option("--request", "The request, a JSON object.", "{}")
-  try:flag("--json", "Print the result as JSON."):target "json_of_command"
+  try:flag("--json", "Print the result as JSON.")
 end
 
 local function tell(given, record, text)
