@@ -8,4 +8,4 @@ ignore = { "21[1-3]/_.*" }
 files["tests/spec"] = { std = "lua54+busted" }
 files["lua/berth/cli/run.lua"] = { globals = { "arg", "os" } } -- it sets what lua5.4 sets
 files["lua/berth/cli/stdout.lua"] = { globals = { "print", "io" } } -- it watches all that prints
-files["policies"] = { read_globals = { "allow", "deny", "policy" } }
+files["policies"] = { read_globals = { "allow", "deny", "policy", "trace" } }

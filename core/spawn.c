@@ -17,7 +17,7 @@
 enum { STACKS_SIZE = 2 * (SPAWN_STACK_GAP + SPAWN_STACK) };
 
 char *spawn_stack_end(const struct spawner *spawner, int number) {
-  return spawner->stacks + (number + 1) * (SPAWN_STACK_GAP + SPAWN_STACK);
+  return spawner->stacks + (ptrdiff_t)(number + 1) * (SPAWN_STACK_GAP + SPAWN_STACK);
 }
 
 static int map_stacks(struct spawner *spawner) {
@@ -144,6 +144,7 @@ static void clone_root(struct start *start, struct spawned *spawned) {
  * variable; ours is not looked at, and its calls come while we wait. */
 static void open_gate(struct start *start, const struct spawned *spawned) {
   char byte;
+  ssize_t size;
   close(start->gate[0]); /* only our copy of the worker's side */
   if (start->error.code == 0 && is_dead(spawned->root_pidfd)) {
     set_error(start, SPAWN_GUARD, -ECHILD, "the guard was killed while it started");
@@ -153,8 +154,9 @@ static void open_gate(struct start *start, const struct spawned *spawned) {
   } else {
     (void)shutdown(start->gate[1], SHUT_WR);
   }
-  while (recv(start->gate[1], &byte, 1, 0) < 0 && errno == EINTR)
-    continue;
+  do {
+    size = recv(start->gate[1], &byte, 1, 0);
+  } while (size < 0 && errno == EINTR);
   start->gate[0] = -1;
 }
 
@@ -177,8 +179,10 @@ static void undo(struct start *start, struct spawned *spawned) {
   close_if_open(&start->report[0]);
   close_if_open(&start->worker_pidfd);
   if (spawned->root_pidfd < 0) return;
-  while (waitid(P_PIDFD, (id_t)spawned->root_pidfd, &info, WEXITED) < 0 && errno == EINTR)
-    continue;
+  int failed;
+  do {
+    failed = waitid(P_PIDFD, (id_t)spawned->root_pidfd, &info, WEXITED);
+  } while (failed && errno == EINTR);
   close_if_open(&spawned->root_pidfd);
 }
 

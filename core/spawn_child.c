@@ -10,11 +10,6 @@
 
 enum { SIGNALS = 64, CHILD_FAILED = 127 };
 
-/* The kernel's struct sigaction in its default state, whatever the order of its members is here. */
-struct kernel_sigaction {
-  uintptr_t words[8];
-};
-
 /* A worker that waits at the gate has not run anything: it is one process, and ours. */
 IN_SHARED_MEMORY static void fail(struct start *start, enum spawn_phase phase, const char *what) {
   start->error = (struct spawn_error){.phase = phase, .code = -errno, .what = what};
@@ -26,8 +21,9 @@ IN_SHARED_MEMORY static void fail(struct start *start, enum spawn_phase phase, c
 }
 
 IN_SHARED_MEMORY static void set_signal(int number, uintptr_t handler) {
-  const struct kernel_sigaction action = {.words = {handler}};
-  (void)syscall(SYS_rt_sigaction, number, &action, NULL, SIGNALS / 8);
+  /* The kernel's struct sigaction: the handler first, all else zero on every machine we know. */
+  const uintptr_t action[8] = {handler};
+  (void)syscall(SYS_rt_sigaction, number, action, NULL, SIGNALS / 8);
 }
 
 /* Ignored signals would stay ignored over exec, glibc's own two included, hence the raw call.

@@ -36,8 +36,8 @@ struct start {
   struct spawn_error error;
 };
 
-int spawn_guard_child(void *start);
-int spawn_lone_worker(void *start);
+int spawn_guard_child(void *argument); /* a struct start */
+int spawn_lone_worker(void *argument); /* likewise */
 
 /* The end to give to clone(): a stack grows downwards. Number 0 or 1. */
 char *spawn_stack_end(const struct spawner *spawner, int number);

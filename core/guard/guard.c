@@ -29,8 +29,10 @@ static int block_signals(void) {
 
 static void drain(int fd) {
   char buffer[sizeof(struct signalfd_siginfo)];
-  while (read(fd, buffer, sizeof buffer) > 0)
-    continue;
+  ssize_t size;
+  do {
+    size = read(fd, buffer, sizeof buffer);
+  } while (size > 0);
 }
 
 /* Nobody writes into the lease: only its end means something. */

@@ -204,8 +204,9 @@ void stop_walk(const struct reaper *reaper) {
   bool by_scan = !has_children_file();
   for (;;) {
     kill_group(reaper);
-    for (int i = 0; i < FREEZES && walk_all(reaper, by_scan, false); i++)
-      continue;
+    bool running = true;
+    for (int i = 0; running && i < FREEZES; i++)
+      running = walk_all(reaper, by_scan, false);
     bool found = walk_all(reaper, by_scan, true);
     if (!reap(reaper)) return;
     if (!found) await_child();

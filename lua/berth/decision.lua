@@ -31,8 +31,13 @@ local LIMITS = {
   enforced = "boolean",
 }
 
-local END_RULES =
-  { idle_ms = "integer", age_ms = "integer", evaluations = "integer", memory = "integer" }
+local positive = options.integer(1)
+local END_RULES = {
+  idle_ms = positive,
+  age_ms = positive,
+  evaluations = positive,
+  memory = positive,
+}
 
 local function table_of(kinds)
   return function(value)
@@ -78,10 +83,10 @@ local KINDS = {
   user = "any",
   hide = options.strings,
   wrap = options.strings,
-  timeout_ms = "integer",
+  timeout_ms = positive,
   env = env,
   limits = table_of(LIMITS),
-  interrupt_first_ms = "integer",
+  interrupt_first_ms = options.integer(0, 60000),
   sweep_after_call = "boolean",
   end_rules = table_of(END_RULES),
   containment = options.one_of("pidns", "cgroup", "subreaper", "group"),
@@ -89,26 +94,6 @@ local KINDS = {
 
 -- Fields of the contract that later versions bring. Ignoring one would be a silent lie.
 local LATER = { "sweep_after_call" }
-
-local MAX_INTERRUPT_MS = 60000
-
--- Numbers that have a range.
-local function wrong_number(answer)
-  local ranges = {
-    { "timeout_ms", answer.timeout_ms, 1 },
-    { "interrupt_first_ms", answer.interrupt_first_ms, 0, MAX_INTERRUPT_MS },
-  }
-  for name, value in pairs(answer.end_rules or {}) do
-    ranges[#ranges + 1] = { "end_rules." .. name, value, 1 }
-  end
-  for _, range in ipairs(ranges) do
-    local name, value, least, most = table.unpack(range, 1, 4)
-    if value and (value < least or most and value > most) then
-      local text = "the policy's decision is malformed: %s is %d, out of range"
-      return text:format(name, value)
-    end
-  end
-end
 
 --- What is wrong with a policy's answer, or nil.
 ---@return string|nil
@@ -120,12 +105,12 @@ function decision.wrong(answer)
   if problem then
     return "the policy's decision is malformed: " .. problem
   end
-  for _, field in ipairs(LATER) do
+  for i = 1, #LATER do
+    local field = LATER[i]
     if answer[field] then
       return ("the policy's decision has %s, which this version does not support"):format(field)
     end
   end
-  return wrong_number(answer)
 end
 
 --- The kinds of request that change something, and so need `mutation`.
@@ -152,6 +137,7 @@ function decision.refusal(answer, kind)
   end
 end
 
+local SANDBOX_ONLY = { "user", "hide", "wrap" }
 local RANK = { group = 1, subreaper = 2, cgroup = 3, pidns = 4 }
 
 --- Why this host can't honour a decision, found from the decision alone, or nil. Never silently weaker.
@@ -166,7 +152,8 @@ function decision.unavailable(answer, level, no_better)
       .. "allowed can be honoured"
     ):format(sandbox, network)
   end
-  for _, field in ipairs { "user", "hide", "wrap" } do
+  for i = 1, #SANDBOX_ONLY do
+    local field = SANDBOX_ONLY[i]
     if answer[field] ~= nil then
       return ("the decision's %s needs the sandbox, which this version does not have yet"):format(
         field

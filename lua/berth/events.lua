@@ -63,6 +63,11 @@ local function log(event)
   io.stderr:write(table.concat(parts, " "), "\n")
 end
 
+local logged = {} -- by name: whether the log shows it
+for name, level in pairs(LEVEL) do
+  logged[name] = RANK[level] >= log_rank
+end
+
 ---@class berth.Subscriber
 local Subscriber = {}
 Subscriber.__index = Subscriber
@@ -131,7 +136,7 @@ end
 
 --- Whether anybody would see an event of this name: ask before building one on the exchange path.
 function Stream:wanted(name)
-  return self.subscribers[1] ~= nil or RANK[LEVEL[name]] >= log_rank
+  return self.subscribers[1] ~= nil or logged[name]
 end
 
 --- Tells one event.

@@ -3,12 +3,14 @@
 
 local options = {}
 
----@alias berth.Kind string|fun(value: any): string|nil  a Lua type, "integer", "any", or a check that
----returns what it wants instead
+---@alias berth.Kind string|table|fun(value: any): string|nil  a Lua type, "integer", "any", a set of
+---words (options.one_of), or a check that returns what it wants instead
 
 local function wants(kind, value)
   if type(kind) == "function" then
     return kind(value)
+  elseif type(kind) == "table" then
+    return not kind[value] and getmetatable(kind).text or nil
   elseif kind == "any" then
     return nil
   elseif kind == "integer" then
@@ -28,7 +30,8 @@ end
 function options.wrong(name, kind, value)
   local wanted = wants(kind, value)
   if wanted then
-    return ("%s wants %s, not %s"):format(name, wanted, math.type(value) or type(value))
+    local shown = type(value) == "number" and tostring(value) or type(value)
+    return ("%s wants %s, not %s"):format(name, wanted, shown)
   end
 end
 
@@ -45,7 +48,8 @@ function options.wrong_in(values, kinds)
     if not kind then
       return ("unknown name '%s'"):format(tostring(name))
     end
-    local problem = options.wrong(name, kind, value)
+    local fits = type(value) == kind or type(kind) == "table" and kind[value] -- the usual kinds, at once
+    local problem = not fits and options.wrong(name, kind, value)
     if problem then
       return problem
     end
@@ -61,27 +65,41 @@ function options.check(who, values, kinds, level)
   end
 end
 
---- A kind: a list of strings, at least one.
+--- A kind: a list of strings, at least one, with no hole and no NUL: what a program can be given.
 function options.strings(value)
   if type(value) ~= "table" or #value == 0 then
     return "a list of strings"
   end
+  local count = 0
   for key, item in pairs(value) do
     if math.type(key) ~= "integer" or key < 1 or key > #value or type(item) ~= "string" then
       return "a list of strings"
+    elseif item:find("\0", 1, true) then
+      return "a list of strings without NUL"
     end
+    count = count + 1
   end
+  return count < #value and "a list of strings" or nil
 end
 
 --- A kind: one of the given strings.
 function options.one_of(...)
-  local allowed = {}
+  local allowed = setmetatable({}, { text = "one of " .. table.concat({ ... }, ", ") })
   for _, word in ipairs { ... } do
     allowed[word] = true
   end
-  local text = "one of " .. table.concat({ ... }, ", ")
+  return allowed
+end
+
+--- A kind: an integer within bounds; without `most` there is no upper one.
+---@param least integer
+---@param most integer|nil
+function options.integer(least, most)
+  local text = most and ("an integer from %d to %d"):format(least, most)
+    or ("an integer from %d on"):format(least)
   return function(value)
-    return not allowed[value] and text or nil
+    local fits = math.type(value) == "integer" and value >= least and (not most or value <= most)
+    return not fits and text or nil
   end
 end
 

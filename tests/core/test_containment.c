@@ -139,7 +139,9 @@ static int high(int fd) {
 /* Starts `argv` with two pipes; its standard error is ours. */
 static int start(struct subject *subject, enum containment_level level, const char *cwd,
                  const char *const *argv) {
-  static const char *const envp[] = {"TMPDIR=/tmp/berth-test-sweep", "LANG=C.UTF-8", NULL};
+  char tmpdir[PATH_MAX + 8];
+  const char *const envp[] = {tmpdir, "LANG=C.UTF-8", NULL};
+  (void)snprintf(tmpdir, sizeof tmpdir, "TMPDIR=%s", stage); /* no other run's */
   int in[2], out[2], error = dup(STDERR_FILENO);
   CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0);
   struct spawn_request request = {.argv = argv,
@@ -434,9 +436,12 @@ static void escapes_group(enum containment_level level) {
   CHECK_INT(CONTAINMENT_EMPTY, await_end(&subject));
   read_output(&subject);
   CHECK(!subject.ended);
-  CHECK_INT(0, containment_sweep("/tmp/berth-test-swee"));
-  CHECK_INT(0, containment_sweep("/tmp/berth-test-sweep/"));
-  CHECK_INT(1, containment_sweep("/tmp/berth-test-sweep"));
+  char other[PATH_MAX + 8];
+  (void)snprintf(other, sizeof other, "%s/", stage);
+  CHECK_INT(0, containment_sweep(other));
+  (void)snprintf(other, sizeof other, "%.*s", (int)strlen(stage) - 1, stage);
+  CHECK_INT(0, containment_sweep(other));
+  CHECK_INT(1, containment_sweep(stage));
   await_eof(&subject);
   finish(&subject);
 }
@@ -449,7 +454,7 @@ static void sees_through_zombies(enum containment_level level) {
   await_ready(&subject);
   containment_kill(&subject.containment);
   CHECK_INT(CONTAINMENT_EMPTY, await_end(&subject));
-  CHECK_INT(1, containment_sweep("/tmp/berth-test-sweep"));
+  CHECK_INT(1, containment_sweep(stage));
   await_eof(&subject);
   finish(&subject);
 }
@@ -476,7 +481,7 @@ static void admits_lost_guard(enum containment_level level) {
   CHECK(!containment_leader_exited(&subject.containment));
   read_output(&subject);
   CHECK(!subject.ended);
-  CHECK_INT(1, containment_sweep("/tmp/berth-test-sweep"));
+  CHECK_INT(1, containment_sweep(stage));
   await_eof(&subject);
   finish(&subject);
 }
@@ -629,7 +634,7 @@ TEST(works_without_guard_only_at_group) {
 
 #define LOAD(at) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)(at))
 #define SYSTEM_CALL LOAD(offsetof(struct seccomp_data, nr))
-#define ARGUMENT(n) LOAD(offsetof(struct seccomp_data, args) + 8 * (n))
+#define ARGUMENT(n) LOAD(offsetof(struct seccomp_data, args) + sizeof(uint64_t) * (n))
 #define RETURN(value) BPF_STMT(BPF_RET | BPF_K, value)
 #define REFUSAL(code) RETURN(SECCOMP_RET_ERRNO | (code))
 
@@ -890,8 +895,11 @@ static void kill_host(enum containment_level level, const char *mode, long momen
   CHECK_INT(0, kill(host, SIGKILL));
   await_all();
   char rest[64];
-  while (read(out[0], rest, sizeof rest) > 0)
-    continue; /* to EOF: nobody holds it */
+  ssize_t size;
+  do {
+    size = read(out[0], rest, sizeof rest);
+  } while (size > 0);
+  CHECK_INT(0, size); /* EOF: nobody holds it */
   close(out[0]);
   close(started[0]);
   close(started[1]);

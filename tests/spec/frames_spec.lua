@@ -665,9 +665,9 @@ describe("a ready frame", function()
   it("that is cut at any offset is a failed start", function()
     local whole = frame("event", '{"ready":true,"protocol":1}')
     for _, cut in ipairs { 0, 1, 2, 3, 4, 5, #whole - 1 } do
-      local child = cut == 0 and "child:hold" or nil -- keeps EOF back: the exit is seen first
-      local words = { "send:" .. hex(whole:sub(1, cut)), "exit:4" }
-      table.insert(words, 2, child)
+      -- The child keeps EOF back: the exit is seen first.
+      local first = cut == 0 and "child:hold" or "send:" .. hex(whole:sub(1, cut))
+      local words = { first, "exit:4" }
       local one <close> = stage.open(words, { ready = true })
       local what = cut == 0 and "exited with status 4" or "its frames ended inside a frame"
       local failure = expect_no_start(one, "worker_lost", what)
@@ -722,5 +722,15 @@ describe("a ready frame", function()
     stage.expect(failure, "state_lost", "not_started", "lost", "queue")
     assert.truthy(failure.message:find("nothing asked for", 1, true), failure.message)
     assert.is_nil(support.read_file(one:path "reached"))
+  end)
+end)
+
+describe("a command", function()
+  it("that no program can be given is refused when the host is made", function()
+    for _, command in ipairs { {}, { "/bin/cat", nil, "x" }, { "/bin/cat", "a\0b" }, { "cat" } } do
+      assert.has_error(function()
+        berth.host { capabilities = { script = { command = command } } }
+      end)
+    end
   end)
 end)

@@ -70,7 +70,7 @@ static void deaf(void) {
 
 static void stopped(void) {
   arrive();
-  raise(SIGSTOP);
+  kill(getpid(), SIGSTOP);
   hang();
 }
 

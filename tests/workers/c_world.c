@@ -9,8 +9,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-extern char **environ;
-
 /* The numbers of a folder, in rising order. */
 static void print_numbers(const char *name, const char *folder) {
   DIR *dir = opendir(folder);
