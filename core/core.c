@@ -82,7 +82,8 @@ int core_create(struct core **out, const char *guard_path) {
  */
 static void end_workers(struct core *core) {
   struct worker *worker;
-  TAILQ_FOREACH(worker, &core->workers, link) worker_abandon(worker);
+  TAILQ_FOREACH (worker, &core->workers, link)
+    worker_abandon(worker);
   int64_t until = deadlines_now(&core->deadlines) + DESTROY_CONFIRM_MS * 1000;
   while ((worker = TAILQ_FIRST(&core->workers))) {
     while (!worker_abandoned_end(worker) && deadlines_now(&core->deadlines) < until)

@@ -49,7 +49,7 @@ struct core {
 };
 
 /* `guard_path`: where berth-guard is. */
-int core_create(struct core **core, const char *guard_path);
+int core_create(struct core **out, const char *guard_path);
 void core_destroy(struct core *core); /* NULL-safe; kills, confirms within 5 s, gives all back */
 
 int64_t core_now(const struct core *core);

@@ -15,8 +15,8 @@ static void set_boolean(lua_State *L, const char *name, bool value) {
   lua_setfield(L, -2, name);
 }
 
-/* machine() -> { kernel, architecture, user, landlock_abi, seccomp, clone3, group_signals, open_files,
- * processes }: the last two are soft limits, integers or "unlimited". */
+/* machine() -> { kernel, architecture, user, landlock_abi, seccomp, clone3, group_signals,
+ * open_files, processes }: the last two are soft limits, integers or "unlimited". */
 int seam_machine(lua_State *L) {
   struct machine machine;
   machine_look(&machine);

@@ -175,9 +175,10 @@ static int l_gc(lua_State *L) {
 
 void seam_open_worker(lua_State *L) {
   static const luaL_Reg methods[] = {
-      {"send", l_send}, {"interrupt", l_interrupt},   {"reply", l_reply},   {"kill", l_kill},
-      {"stop", l_stop},   {"signal", l_signal}, {"late", l_late},
-      {"taken", l_taken}, {"pid", l_pid},       {NULL, NULL},
+      {"send", l_send}, {"interrupt", l_interrupt}, {"reply", l_reply},
+      {"kill", l_kill}, {"stop", l_stop},           {"signal", l_signal},
+      {"late", l_late}, {"taken", l_taken},         {"pid", l_pid},
+      {NULL, NULL},
   };
   if (luaL_newmetatable(L, WORKER_TYPE)) {
     luaL_newlib(L, methods);

@@ -7,7 +7,8 @@
 
 static bool is_ours(const struct core *core, pid_t pid) {
   const struct worker *worker;
-  TAILQ_FOREACH(worker, &core->workers, link) if (worker->containment.pid == pid) return true;
+  TAILQ_FOREACH (worker, &core->workers, link)
+    if (worker->containment.pid == pid) return true;
   return false;
 }
 

@@ -1,5 +1,5 @@
-/* orphans.h: for a berth that is process 1 of a container: every orphan there becomes its child, and
- * stays a zombie for ever unless it is reaped.
+/* orphans.h: for a berth that is process 1 of a container: every orphan there becomes its child,
+ * and stays a zombie for ever unless it is reaped.
  *
  * Only children that the core did not start are reaped, so no exit status of a worker or guard is
  * taken from it. For the program `berth`; an embedder that is process 1 has reaping of its own.

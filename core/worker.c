@@ -437,7 +437,7 @@ int worker_interrupt(struct worker *worker, const void *bytes, size_t size) {
 static bool settled(struct worker *worker) {
   if (worker->state == WORKER_BUSY) worker_read_frames(worker);
   const struct event *event;
-  TAILQ_FOREACH(event, &worker->core->events, link)
+  TAILQ_FOREACH (event, &worker->core->events, link)
     if (event->worker == worker && event->kind == EVENT_RESPONSE) return true;
   return false;
 }

@@ -112,8 +112,8 @@ void worker_sort_late(struct worker *worker);
 /* Answers the open host call. -EINVAL if none is open. */
 int worker_reply(struct worker *worker, enum frame_flags flags, const void *bytes, size_t size);
 
-/* Sends an interrupt frame of 1 to 64 bytes to a busy worker; it has no answer of its own. -EBUSY while
- * the worker has not taken its request, -EINVAL if it is not busy. */
+/* Sends an interrupt frame of 1 to 64 bytes to a busy worker; it has no answer of its own. -EBUSY
+ * while the worker has not taken its request, -EINVAL if it is not busy. */
 int worker_interrupt(struct worker *worker, const void *bytes, size_t size);
 
 /* Kills at once. A race is settled first: if a whole response is already there, false:

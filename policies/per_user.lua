@@ -1,7 +1,8 @@
--- For a host that several principals share: each works in sessions that carry its own name ("ada:notes"),
--- with short timeouts, and a worker that nobody uses for 15 minutes is ended. Embedding code, the principal
--- "local", is not bound to a name. NO sandbox yet (danger_full_access, network allowed): principals that do
--- not trust each other must not share a host until there is one.
+-- For a host that several principals share: each works in sessions that carry its own name
+-- ("ada:notes"), with short timeouts, and a worker that nobody uses for 15 minutes is ended.
+-- Embedding code, the principal "local", is not bound to a name. NO sandbox yet
+-- (danger_full_access, network allowed): principals that do not trust each other must not share a
+-- host until there is one.
 local function owns(request)
   return request.principal == "local"
     or request.session:sub(1, #request.principal + 1) == request.principal .. ":"
@@ -12,7 +13,9 @@ return policy {
 
   authorize = function(request)
     if not owns(request) then
-      return deny("sessions of " .. request.principal .. " begin with '" .. request.principal .. ":'")
+      return deny(
+        "sessions of " .. request.principal .. " begin with '" .. request.principal .. ":'"
+      )
     end
     return allow {
       mutation = true,

@@ -1,5 +1,5 @@
---- Capabilities: what a host knows of a kind of worker. A request names one; no request ever brings a
---- command of its own. Source: design section 8.
+--- Capabilities: what a host knows of a kind of worker. A request names one; no request ever brings
+--- a command of its own. Source: design section 8.
 
 local options = require "berth.options"
 

@@ -1,6 +1,6 @@
---- Decisions: what a policy answered, strictly checked. An unknown field, a wrong type or an answer that
---- is no table is `policy_failed`, so that a typing mistake never grants anything. Source: design
---- section 8.
+--- Decisions: what a policy answered, strictly checked. An unknown field, a wrong type or an answer
+--- that is no table is `policy_failed`, so that a typing mistake never grants anything. Source:
+--- design section 8.
 
 local options = require "berth.options"
 
@@ -140,7 +140,8 @@ end
 local SANDBOX_ONLY = { "user", "hide", "wrap" }
 local RANK = { group = 1, subreaper = 2, cgroup = 3, pidns = 4 }
 
---- Why this host can't honour a decision, found from the decision alone, or nil. Never silently weaker.
+--- Why this host can't honour a decision, found from the decision alone, or nil. Never silently
+--- weaker.
 ---@param level string the host's containment level
 ---@param no_better string|nil why it is no better one
 ---@return string|nil

@@ -35,7 +35,11 @@ end
 
 local USERNS = {
   { "/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000" },
-  { "/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1" },
+  {
+    "/proc/sys/kernel/unprivileged_userns_clone",
+    "0",
+    "sysctl -w kernel.unprivileged_userns_clone=1",
+  },
   {
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
     "1",
@@ -52,9 +56,11 @@ local function change_for_pidns(box)
     end
   end
   if box then
-    return ("start the container with the right to make namespaces: %s run --cap-add SYS_ADMIN "
+    return (
+      "start the container with the right to make namespaces: %s run --cap-add SYS_ADMIN "
       .. "--security-opt seccomp=unconfined --security-opt apparmor=unconfined "
-      .. "--security-opt systempaths=unconfined"):format(box)
+      .. "--security-opt systempaths=unconfined"
+    ):format(box)
   end
   return core.is_root and "give this process CAP_SYS_ADMIN" or "run berth as root"
 end
@@ -126,7 +132,9 @@ end
 
 local function cgroups()
   local own = read "/proc/self/cgroup" or ""
-  local version = own:find "^0::" and not own:find "\n" and "v2" or own ~= "" and "v1 or mixed" or "none"
+  local version = own:find "^0::" and not own:find "\n" and "v2"
+    or own ~= "" and "v1 or mixed"
+    or "none"
   local controllers = read "/sys/fs/cgroup/cgroup.controllers"
   return { version = version, controllers = controllers, path = own:match "0::([^\n]*)" }
 end
@@ -137,7 +145,9 @@ local function automatic(found)
   for _, level in ipairs(found) do
     works[level.name] = level.works
   end
-  for _, name in ipairs(core.is_root and { "pidns", "subreaper", "group" } or { "subreaper", "group" }) do
+  for _, name in
+    ipairs(core.is_root and { "pidns", "subreaper", "group" } or { "subreaper", "group" })
+  do
     if works[name] then
       return name
     end
@@ -165,9 +175,12 @@ local function default_policy(level)
     age_ms = 0,
     sessions = 0,
   }
-  problem = not ok and tostring(answer) or decision.wrong(answer) or decision.refusal(answer, "evaluate")
+  problem = not ok and tostring(answer)
+    or decision.wrong(answer)
+    or decision.refusal(answer, "evaluate")
   if not problem then
-    problem = level and decision.unavailable(answer, level) or not level and "no containment level works"
+    problem = level and decision.unavailable(answer, level)
+      or not level and "no containment level works"
   end
   return {
     path = path,

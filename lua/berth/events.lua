@@ -1,8 +1,9 @@
 --- The host's one stream of events: log, journal, metrics, dashboard and on_event all read it.
 --
 -- An event is a table { event, session, generation, at_us, ... }. Names: worker_started,
--- evaluation_queued, evaluation_started, evaluation_ended, kill, certificate, state, notice, dropped.
--- BERTH_LOG=debug|info|warn prints them as text on stderr; the default, warn, prints notices only.
+-- evaluation_queued, evaluation_started, evaluation_ended, kill, certificate, state, notice,
+-- dropped. BERTH_LOG=debug|info|warn prints them as text on stderr; the default, warn, prints
+-- notices only.
 
 local core = require "berth.core"
 local task = require "berth.task"

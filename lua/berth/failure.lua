@@ -1,4 +1,5 @@
---- What went wrong, as data: design section 4's table of codes, and the one constructor of failures.
+--- What went wrong, as data: design section 4's table of codes, and the one constructor of
+--- failures.
 --
 -- A failure is a table { code, outcome, state, phase, message, elapsed_ms, cause?, stderr?,
 -- certificate?, limit? } whose `tostring` is its message. Source: design section 4.
@@ -29,7 +30,7 @@ local before =
 before.quarantined = true
 local lost = { lost = true }
 local absent = { absent = true }
-local gone = { lost = true, absent = true } -- absent: a shutdown came while the worker was being ended
+local gone = { lost = true, absent = true } -- absent: a shutdown came while its worker was ended
 local stopped = { absent = true, lost = true, stopping = true }
 local not_started = { not_started = true }
 local either = { not_started = true, unknown = true }
@@ -59,8 +60,8 @@ failure.codes = {
   spawn_failed = { outcome = not_started, state = before, exit = 126 },
 }
 
---- Makes a failure. An outcome or state that the table does not allow for the code is our own bug and
---- raises.
+--- Makes a failure. An outcome or state that the table does not allow for the code is our own bug
+--- and raises.
 ---@param code string a key of failure.codes
 ---@param fields table the other fields; `outcome` defaults to "not_started"
 ---@return berth.Failure

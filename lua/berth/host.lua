@@ -1,4 +1,5 @@
---- A host: sessions under one policy. What turns calls into requests and asks before anything happens.
+--- A host: sessions under one policy. What turns calls into requests and asks before anything
+--- happens.
 -- Source: design sections 2, 4, 8.
 
 local capability = require "berth.capability"
@@ -32,7 +33,8 @@ local CLOSE_MS = 5000
 local hosts = setmetatable({}, { __mode = "k" }) -- every host of this Lua state
 
 local function policy_kind(value)
-  return type(value) ~= "table" and type(value) ~= "string" and "a table or the path of a file" or nil
+  return type(value) ~= "table" and type(value) ~= "string" and "a table or the path of a file"
+    or nil
 end
 
 local HOST_KINDS = {
@@ -104,8 +106,14 @@ local function folder(path)
   return resolved, problem
 end
 
+---@class berth.HostOptions
+---@field policy table|string|nil a table, or the path of a file; default: policies/workspace.lua
+---@field workspace string|nil a folder; default: a temporary one, which goes away with the host
+---@field capabilities table<string, table>|nil more kinds of workers, by name
+---@field containment string|nil "auto" (default), or a level to demand
+
 --- Makes a host. Raises for a wrong type or an unknown option.
----@param given { policy: table|string|nil, workspace: string?, capabilities: table?, containment: string? }|nil
+---@param given berth.HostOptions|nil
 ---@return berth.Host|nil, berth.Failure|nil
 function host.new(given)
   given = given or {}
@@ -446,8 +454,8 @@ local function check_call(who, id, given, kinds)
   options.check(who, given, kinds, 3)
 end
 
---- Empties a session's containment, confirms, and starts the next generation. Takes its place in the
---- queue. With `generation` nothing happens if the session is past it already.
+--- Empties a session's containment, confirms, and starts the next generation. Takes its place in
+--- the queue. With `generation` nothing happens if the session is past it already.
 ---@param id string
 ---@param given { generation: integer?, timeout_ms: number?, principal: string? }|nil
 ---@return table|nil result { session, generation, state, certificate }
@@ -638,8 +646,8 @@ local function shut_all(self)
   task.clear(timer)
 end
 
---- Shuts everything down. Returns true when every end is confirmed, else nil and a failure after 5 s at
---- most. May be called again.
+--- Shuts everything down. Returns true when every end is confirmed, else nil and a failure after 5
+--- s at most. May be called again.
 ---@return boolean|nil, berth.Failure|nil
 function Host:close()
   if self.closed then

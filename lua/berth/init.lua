@@ -1,8 +1,8 @@
---- berth: every session one worker, held to deadlines; when something goes wrong it says exactly what is
---- known. See README.md for the life of a request.
+--- berth: every session one worker, held to deadlines; when something goes wrong it says exactly
+--- what is known. See README.md for the life of a request.
 --
--- Outside a task a call runs the loop until it is answered, so that scripts and prompts read straight;
--- inside one it yields. Callbacks run as tasks.
+-- Outside a task a call runs the loop until it is answered, so that scripts and prompts read
+-- straight; inside one it yields. Callbacks run as tasks.
 
 local core = require "berth.core"
 local host = require "berth.host"
@@ -15,7 +15,8 @@ berth.version = core.version
 --- JSON as the shipped capabilities speak it: decode, encode, null, array.
 berth.json = core.json
 
---- Makes a host: see lua/berth/host.lua. `local h <close> = berth.host{...}` ends it with the block.
+--- Makes a host: see lua/berth/host.lua. `local h <close> = berth.host{...}` ends it with the
+--- block.
 berth.host = host.new
 
 berth.sleep = task.sleep

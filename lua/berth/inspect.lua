@@ -76,10 +76,10 @@ end
 
 ---@param Host table the class that gets the two methods
 return function(Host)
-  --- One session's record, or nil for an absent one: session, principal, state, generation, sequence,
-  --- waiting, idle_ms, age_ms, cause, certificate, containment { level, holds_hostile, setuid, note },
-  --- limits { name = { value, enforced } }, worker, command, workspace, sandbox, network, env, pid,
-  --- late { stdout, stderr } (what the worker printed between evaluations).
+  --- One session's record, or nil for an absent one: session, principal, state, generation,
+  --- sequence, waiting, idle_ms, age_ms, cause, certificate, containment { level, holds_hostile,
+  --- setuid, note }, limits { name = { value, enforced } }, worker, command, workspace, sandbox,
+  --- network, env, pid, late { stdout, stderr } (what the worker printed between evaluations).
   ---@param id string
   ---@return table|nil
   function Host:inspect(id)

@@ -1,10 +1,11 @@
---- Checks of option tables: a wrong type or an unknown name is the caller's mistake and raises, naming
---- it; values out of range are not checked here (they come back as failures).
+--- Checks of option tables: a wrong type or an unknown name is the caller's mistake and raises,
+--- naming it; values out of range are not checked here (they come back as failures).
 
 local options = {}
 
----@alias berth.Kind string|table|fun(value: any): string|nil  a Lua type, "integer", "any", a set of
----words (options.one_of), or a check that returns what it wants instead
+--- A Lua type, "integer", "callable", "any", a set of words (options.one_of), or a check that
+--- returns what it wants instead.
+---@alias berth.Kind string|table|fun(value: any): string|nil
 
 local function wants(kind, value)
   if type(kind) == "function" then
@@ -48,7 +49,7 @@ function options.wrong_in(values, kinds)
     if not kind then
       return ("unknown name '%s'"):format(tostring(name))
     end
-    local fits = type(value) == kind or type(kind) == "table" and kind[value] -- the usual kinds, at once
+    local fits = type(value) == kind or type(kind) == "table" and kind[value] -- most, at once
     local problem = not fits and options.wrong(name, kind, value)
     if problem then
       return problem

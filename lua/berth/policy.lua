@@ -1,5 +1,5 @@
---- Policies: an operator's file in a state of its own, or an embedder's table in the script's own state.
---- Both have one shape, and the host asks both in one way. Source: design section 8.
+--- Policies: an operator's file in a state of its own, or an embedder's table in the script's own
+--- state. Both have one shape, and the host asks both in one way. Source: design section 8.
 
 local core = require "berth.core"
 local options = require "berth.options"
@@ -60,8 +60,8 @@ local function complete(self, fields)
   return self
 end
 
---- A policy from an embedder's table. Raises nothing: a wrong shape is the second value, and the third
---- says that only a value is out of range.
+--- A policy from an embedder's table. Raises nothing: a wrong shape is the second value, and the
+--- third says that only a value is out of range.
 ---@param given table
 ---@return berth.Policy|nil, string|nil problem, boolean|nil value
 function policy.from_table(given)
@@ -111,8 +111,8 @@ local function load_file(path)
   return state, fields
 end
 
---- A policy from an operator's file. What is wrong with it is one sentence, with file and line where
---- there is one.
+--- A policy from an operator's file. What is wrong with it is one sentence, with file and line
+--- where there is one.
 ---@param path string
 ---@return berth.Policy|nil, string|nil problem
 function policy.from_file(path)
@@ -131,8 +131,8 @@ function policy.shipped(name)
   return ("%spolicies/%s.lua"):format(here or "", name)
 end
 
---- Reads the file again. The new policy counts from the next decision; if it fails its check the old one
---- stays. A table policy has nothing to read again.
+--- Reads the file again. The new policy counts from the next decision; if it fails its check the
+--- old one stays. A table policy has nothing to read again.
 ---@return boolean|nil ok, string|nil problem
 function Policy:reload()
   if not self.path then

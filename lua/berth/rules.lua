@@ -1,5 +1,6 @@
 --- End rules: when a policy wants a worker ended though nobody asks for it. Busy means a request in
---- flight; a rule that comes true then waits for the response. Source: design section 4, "Loss rules".
+--- flight; a rule that comes true then waits for the response. Source: design section 4, "Loss
+--- rules".
 
 local core = require "berth.core"
 

@@ -1,5 +1,5 @@
---- What a worker is started with, and whether a later decision still means the same: the start digest of
---- design section 4, compared field by field instead of as text.
+--- What a worker is started with, and whether a later decision still means the same: the start
+--- digest of design section 4, compared field by field instead of as text.
 
 local core = require "berth.core"
 
@@ -170,7 +170,8 @@ local function inside(path, folder)
   return path == folder or path:sub(1, #folder + 1) == folder .. "/"
 end
 
--- A program that the worker itself could replace would be run with the host's trust at the next start.
+-- A program that the worker itself could replace would be run with the host's trust at the next
+-- start.
 local function check_program(rt)
   local program = core.realpath(rt.argv[1])
   local workspace = core.realpath(rt.workspace)
@@ -200,7 +201,10 @@ end
 
 --- Starts a worker.
 ---@param rt berth.Runtime
----@return userdata|nil worker, integer|string id_or_message, string|nil errno_name, string|nil phase
+---@return userdata|nil worker
+---@return integer|string id_or_message
+---@return string|nil errno_name
+---@return string|nil phase
 function runtime.start(rt, session_id, level)
   local problem = check_program(rt)
   if problem then

@@ -1,8 +1,9 @@
---- One session: a caller's id, at most one worker, a queue, and what is known when that worker is gone.
+--- One session: a caller's id, at most one worker, a queue, and what is known when that worker is
+--- gone.
 --
--- The life cycle is the table `transitions`, state x event, at the end of this file. Events come from
--- the queue (a job's turn), from the worker (by the core), from the clock and from callers; what a
--- state does not name does not happen in it. Source: design section 4.
+-- The life cycle is the table `transitions`, state x event, at the end of this file. Events come
+-- from the queue (a job's turn), from the worker (by the core), from the clock and from callers;
+-- what a state does not name does not happen in it. Source: design section 4.
 
 local core = require "berth.core"
 local decision = require "berth.decision"
@@ -94,8 +95,8 @@ local function fail_lost(self, job, code)
   })
 end
 
--- Behind a loss everyone waiting is answered at once, up to the next reset: what was queued behind that
--- was meant for the new generation.
+-- Behind a loss everyone waiting is answered at once, up to the next reset: what was queued behind
+-- that was meant for the new generation.
 local function flush_behind_loss(self)
   while self.queue[1] and not self.queue[1].reset do
     fail_lost(self, table.remove(self.queue, 1))
@@ -545,7 +546,8 @@ local function turn_idle(self, job)
   exchange(self, job)
 end
 
--- The policy may let a later request begin a new generation. The lost action itself is never repeated.
+-- The policy may let a later request begin a new generation. The lost action itself is never
+-- repeated.
 local function begins_fresh(self, job)
   local rule, problem = self.host.policy:on_lost({
     session = self.id,
@@ -730,8 +732,8 @@ local function send_interrupt(self, word)
   return how and self.worker:signal(SIGNALS[how])
 end
 
--- The policy may give a busy worker a moment to answer by itself: then the evaluation is completed and
--- the session lives. Without an answer in time it goes on as if there had been no moment.
+-- The policy may give a busy worker a moment to answer by itself: then the evaluation is completed
+-- and the session lives. Without an answer in time it goes on as if there had been no moment.
 local function interrupt_first(self, job, code, cause)
   if job.interrupting then
     return true

@@ -1,8 +1,8 @@
 --- Tasks, promises, and the one place where the loop's events enter Lua.
 --
--- The core's callbacks only queue events. `turn` runs the loop once, takes the events one by one and
--- gives each to its handler; what wakes by that runs as a task, after the handler has returned. So
--- nothing is ever nested: neither the loop in itself, nor a callback in another's call.
+-- The core's callbacks only queue events. `turn` runs the loop once, takes the events one by one
+-- and gives each to its handler; what wakes by that runs as a task, after the handler has returned.
+-- So nothing is ever nested: neither the loop in itself, nor a callback in another's call.
 
 local core = require "berth.core"
 
@@ -38,7 +38,8 @@ local function wake(sleeper)
   ready[last] = sleeper
 end
 
---- Calls `fn(value, second)` as soon as there is a result, at once if there is one. `fn` must not wait.
+--- Calls `fn(value, second)` as soon as there is a result, at once if there is one. `fn` must not
+--- wait.
 function Promise:on_settled(fn)
   if self.settled then
     fn(self.value, self.second)
@@ -134,10 +135,10 @@ local function run_ready()
     local sleeper = ready[first]
     ready[first] = nil
     first = first + 1
-    local arguments = sleeper.arguments
-    if arguments then
+    local given = sleeper.arguments
+    if given then
       sleeper.arguments = nil
-      resumed(sleeper, coroutine.resume(sleeper.co, table.unpack(arguments, 1, arguments.n)))
+      resumed(sleeper, coroutine.resume(sleeper.co, table.unpack(given, 1, given.n)))
     else
       resumed(sleeper, coroutine.resume(sleeper.co))
     end
@@ -192,8 +193,8 @@ local function dispatch_all()
   until not more
 end
 
--- The tasks that run first may already bring about what the caller waits for: then nothing might ever
--- wake the loop.
+-- The tasks that run first may already bring about what the caller waits for: then nothing might
+-- ever wake the loop.
 local function one_turn(block, promise)
   run_ready()
   local over = alive_tasks == 0
@@ -298,8 +299,9 @@ function task.sleep(ms)
   promise:wait()
 end
 
---- Runs all functions as tasks and waits for every one; then returns a list with each one's results,
---- as table.pack makes it. If any raised, the first error is raised again once all have ended.
+--- Runs all functions as tasks and waits for every one; then returns a list with each one's
+--- results, as table.pack makes it. If any raised, the first error is raised again once all have
+--- ended.
 ---@param functions function[]
 ---@return table[]
 function task.all(functions)

@@ -238,6 +238,17 @@ describe("at level", function()
   end
 end)
 
+-- su waits for a password, or finds that it is not what it should be.
+local EUID_OF_SU = [[
+import subprocess
+pipe = subprocess.PIPE
+su = subprocess.Popen(["/bin/su", "-c", "true"], stdin=pipe, stdout=pipe, stderr=pipe)
+status = open(f"/proc/{su.pid}/status").read()
+su.kill()
+su.communicate()
+int(status.split("Uid:")[1].split()[1])
+]]
+
 describe("the limits of", function()
   local begin, finish = support.leak_gate()
   before_each(begin)
@@ -283,17 +294,29 @@ describe("the limits of", function()
     assert_deadline("pidns", "kill_guard 2", 2) -- the third has cleared its environment
   end)
 
-  it("pidns as an ordinary user: inspect says that setuid programs do not work", function()
-    local works, why = core.probe "pidns"
-    if core.is_root or not works then
-      pending(why or "this user is root, for whom they work: see the test of an ordinary user")
-      return
-    end
-    local result = run_host("pidns", "deadline", "holders 1")
-    assert.is_true(result.containment.holds_hostile)
-    assert.is_false(result.containment.setuid)
-    assert.matches("setuid programs do not work", result.containment.note)
-  end)
+  for _, level in ipairs { "pidns", "subreaper" } do
+    it(level .. " as an ordinary user: inspect says whether setuid programs work", function()
+      local works, why = core.probe(level)
+      if core.is_root or not works then
+        pending(why or "this user is root, for whom they work: see the test of an ordinary user")
+        return
+      end
+      local folder <close> = support.tmp()
+      local host <close> = assert(berth.host { containment = level, workspace = folder.path })
+      local reply = assert(host:evaluate { session = "s", worker = "python", code = EUID_OF_SU })
+      local shown = host:inspect("s").containment
+      assert.equal(level == "pidns", shown.holds_hostile)
+      assert.equal(level == "subreaper", shown.setuid)
+      if level == "pidns" then
+        assert.matches("setuid programs do not work", shown.note)
+      end
+      if not lfs.attributes("/bin/su", "permissions"):find "s" then
+        pending "there is no setuid program here to try it with"
+        return
+      end
+      assert.equal(shown.setuid, reply.text == "0")
+    end)
+  end
 
   it("subreaper: a worker that kills its guard is quarantined, and what it left swept", function()
     local result = run_host("subreaper", "guard_killed")
