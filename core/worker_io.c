@@ -22,7 +22,7 @@ static void breach(struct worker *worker, const char *what, const unsigned char 
     size_t header = worker->incoming.header_size;
     memcpy(loss->shown, worker->incoming.header, header);
     loss->shown_size = header + smaller(size, LOSS_SHOWN - header);
-    if (size) memcpy(loss->shown + header, bytes, loss->shown_size - header);
+    memcpy(loss->shown + header, bytes, loss->shown_size - header);
   }
   worker_fire(worker, WORKER_BREACH);
 }
@@ -147,8 +147,8 @@ static void end_of_frames(struct worker *worker) {
   bool inside = worker->incoming.header_size > 0;
   if (inside) {
     const struct event *event = worker->incoming.event;
-    breach(worker, "its frames ended inside a frame", event ? event->bytes : NULL,
-           worker->incoming.size);
+    breach(worker, "its frames ended inside a frame",
+           event ? event->bytes : worker->incoming.header, worker->incoming.size);
   } else {
     worker_fire(worker, WORKER_FRAMES_END);
   }

@@ -310,7 +310,7 @@ describe("the limits of", function()
       if level == "pidns" then
         assert.matches("setuid programs do not work", shown.note)
       end
-      if not lfs.attributes("/bin/su", "permissions"):find "s" then
+      if not os.execute "test -u /bin/su" then
         pending "there is no setuid program here to try it with"
         return
       end
