@@ -9,7 +9,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-
 static const char *kind_of(mode_t mode) {
   if (S_ISFIFO(mode)) return "pipe";
   if (S_ISSOCK(mode)) return "socket";
