@@ -242,12 +242,14 @@ static void set_status(lua_State *L, const struct worker *worker) {
   if (WIFSIGNALED(status)) set_integer(L, "signal", WTERMSIG(status));
 }
 
-/* { loss, exit_status?, signal?, elapsed_us, taken, stdout, stderr } */
+/* { loss, exit_status?, signal?, own_exit, elapsed_us, taken, stdout, stderr } */
 static void push_end(lua_State *L, const struct worker *worker) {
-  lua_createtable(L, 0, 7);
+  lua_createtable(L, 0, 8);
   push_loss(L, worker);
   lua_setfield(L, -2, "loss");
   set_status(L, worker);
+  lua_pushboolean(L, worker->own_exit);
+  lua_setfield(L, -2, "own_exit");
   set_integer(L, "elapsed_us", worker->ended_us - worker->kill_us);
   set_integer(L, "taken", (lua_Integer)worker->taken);
   seam_push_capture(L, &worker->captured[STREAM_OUT]);

@@ -10,7 +10,7 @@
 enum {
   CAPTURE_LIMIT = 1 << 20,
   LATE_LIMIT = 64 << 10,
-  EXIT_WAIT_US = 25 * 1000,     /* EOF is seen before the exit status by this much at most */
+  EXIT_WAIT_US = 100 * 1000,    /* EOF is seen before the exit status by this much at most */
   CONFIRM_US = 5 * 1000 * 1000, /* then quarantine */
   TICK_US = 1000,               /* where no descriptor tells of the end */
   SWEEP_US = 100 * 1000,        /* in quarantine */
@@ -133,6 +133,8 @@ static void empty(struct worker *worker) {
   worker->confirm_by_us = core_now(worker->core) + CONFIRM_US;
   watch_stop(&worker->frames);
   watch_stop(&worker->requests);
+  (void)containment_leader_exited(&worker->containment);
+  worker->own_exit = worker->containment.leader_known;
   containment_kill(&worker->containment);
   check_end(worker);
 }

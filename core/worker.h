@@ -91,6 +91,7 @@ struct worker {
   struct deadline step;
   int64_t kill_us, confirm_by_us, ended_us, grace_us;
   bool term_sent;
+  bool own_exit; /* it had exited before we killed: its status, a KILL too, is its own */
   struct event lost, unconfirmed, ended;
   char tmpdir[TMPDIR_PATH_MAX];
 };

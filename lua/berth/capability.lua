@@ -57,7 +57,10 @@ end
 
 local function complete(name, given)
   refuse_later(name, given)
-  options.check(("capability '%s'"):format(name), given, KINDS, 0)
+  local problem = options.wrong_in(given, KINDS)
+  if problem then
+    error(("capability '%s': %s"):format(name, problem), 0)
+  end
   if not given.command then
     error(("capability '%s' has no command"):format(name), 0)
   end

@@ -2,6 +2,7 @@
 
 local core = require "berth.core"
 local decision = require "berth.decision"
+local host = require "berth.host"
 local policy = require "berth.policy"
 
 local doctor = {}
@@ -80,7 +81,8 @@ local NOTES = {
 }
 
 local function pidns_note()
-  return core.is_root and "best" or "setuid programs do not work in it, so it must be demanded"
+  return core.is_root and "best; it does not hold a worker that runs as root"
+    or "setuid programs do not work in it, so it must be demanded"
 end
 
 local function levels(box)
@@ -139,21 +141,6 @@ local function cgroups()
   return { version = version, controllers = controllers, path = own:match "0::([^\n]*)" }
 end
 
--- The level `auto` takes: the same rule as the host's.
-local function automatic(found)
-  local works = {}
-  for _, level in ipairs(found) do
-    works[level.name] = level.works
-  end
-  for _, name in
-    ipairs(core.is_root and { "pidns", "subreaper", "group" } or { "subreaper", "group" })
-  do
-    if works[name] then
-      return name
-    end
-  end
-end
-
 -- Asks the default policy as a first evaluation would.
 local function default_policy(level)
   local path = policy.shipped "workspace"
@@ -195,7 +182,7 @@ end
 function doctor.look()
   local box = container()
   local found = levels(box)
-  local auto = automatic(found)
+  local auto = host.choose_level "auto"
   local verdict = default_policy(auto)
   return {
     version = core.version,

@@ -73,16 +73,31 @@ end
 local Subscriber = {}
 Subscriber.__index = Subscriber
 
--- One task a subscriber calls it in order; it may wait, and then only itself is behind.
-local function deliver(self)
-  while self.first <= self.last do
+local function call(self, event)
+  local ok, err = xpcall(self.fn, debug.traceback, event)
+  if not ok then
+    io.stderr:write("berth: an event callback failed: ", tostring(err), "\n")
+  end
+end
+
+-- The next one in order; behind the last, how many there was no room for.
+local function take(self)
+  if self.first <= self.last then
     local event = self.queue[self.first]
     self.queue[self.first] = nil
     self.first = self.first + 1
-    local ok, err = xpcall(self.fn, debug.traceback, event)
-    if not ok then
-      io.stderr:write("berth: an event callback failed: ", tostring(err), "\n")
-    end
+    return event
+  elseif self.dropped then
+    local count = self.dropped
+    self.dropped = nil
+    return { event = "dropped", count = count, at_us = core.now_us() }
+  end
+end
+
+-- One task a subscriber calls it in order; it may wait, and then only itself is behind.
+local function deliver(self)
+  for event in take, self do
+    call(self, event)
   end
   self.first, self.last, self.busy = 1, 0, false
 end

@@ -67,7 +67,11 @@ local function automatic_levels()
   return core.is_root and { "pidns", "subreaper", "group" } or { "subreaper", "group" }
 end
 
-local function choose_level(wanted)
+--- The containment level for a wish: "auto", or a name to demand it. Each is tried by doing it.
+---@param wanted string
+---@return string|nil level
+---@return string|nil why no better one works, or why none does
+function host.choose_level(wanted)
   if wanted == "cgroup" then
     return nil,
       "containment cgroup comes with the sandbox; this version has pidns, subreaper and group"
@@ -99,6 +103,9 @@ local function own_workspace(self)
 end
 
 local function folder(path)
+  if path:find("\0", 1, true) then
+    return nil, "its path contains a NUL byte"
+  end
   local resolved, problem = core.realpath(path)
   if resolved and not core.realpath(resolved .. "/.") then
     return nil, path .. ": not a directory"
@@ -134,7 +141,7 @@ function host.new(given)
     error("berth.host: " .. tostring(all), 2)
   end
   self.capabilities = all
-  self.level, problem = choose_level(given.containment or "auto")
+  self.level, problem = host.choose_level(given.containment or "auto")
   if not self.level then
     return refused("sandbox_unavailable", problem)
   end
@@ -244,10 +251,19 @@ end
 
 local function bad_timeout(timeout_ms, cap)
   if timeout_ms ~= timeout_ms or timeout_ms <= 0 then
-    return ("timeout_ms is %g; it must be over 0"):format(timeout_ms)
+    return ("timeout_ms is %s; it must be over 0"):format(words.number(timeout_ms))
   elseif timeout_ms > cap then
-    return ("timeout_ms is %g, over the cap of %d"):format(timeout_ms, cap), cap
+    return ("timeout_ms is %s, over the cap of %d"):format(words.number(timeout_ms), cap), cap
   end
+end
+
+local function known_workers(self)
+  local names = {}
+  for name in pairs(self.capabilities) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  return names
 end
 
 -- The request's own faults, in the order of design section 4.
@@ -264,7 +280,8 @@ local function invalid(self, one, call, cap)
     return
   end
   if not call.worker and not (one and one.runtime) then
-    return "invalid_request", "a session that does not exist yet needs a worker"
+    local text = "a session that does not exist yet needs a worker: worker = '%s', for example"
+    return "invalid_request", text:format(known_workers(self)[1])
   end
   if (call.code == nil) == (call.request == nil) then
     return "invalid_request", "exactly one of code and request is wanted"
@@ -282,13 +299,15 @@ local function invalid(self, one, call, cap)
   if problem then
     return "invalid_request", problem, limit
   elseif not call.capability then
-    return "unknown_worker", ("no worker '%s' is known here"):format(call.worker)
+    local text = "no worker '%s' is known here; known: %s"
+    return "unknown_worker", text:format(call.worker, table.concat(known_workers(self), ", "))
   end
 end
 
 local function refusal_of(self, one, call)
   if self.closing then
-    return "host_closing", "the host is closing; nothing ran"
+    local how = self.closed and "closed" or "closing"
+    return "host_closing", ("the host is %s; nothing ran"):format(how)
   end
   local begun = core.now_us()
   local answer, code, message = self:decide(call.kind, one, call)
@@ -413,6 +432,9 @@ function Pending:cancel(reason)
 end
 
 local function evaluation(self, given, level)
+  if getmetatable(self) ~= Host then
+    error("evaluate: call it with a colon: host:evaluate { ... }", level + 1)
+  end
   options.check("evaluate", given, EVALUATE, level + 1)
   if given.session == nil then
     error("evaluate: session is missing", level + 1)
@@ -495,9 +517,9 @@ local function late_shutdown(one, call)
     cause = { code = "deadline_expired", timeout_ms = call.timeout_ms },
     elapsed_ms = call.timeout_ms,
     message = (
-      "the deadline of %g ms passed before the end of session '%s' was confirmed; its "
+      "the deadline of %s ms passed before the end of session '%s' was confirmed; its "
       .. "shutdown goes on"
-    ):format(call.timeout_ms, one.id),
+    ):format(words.number(call.timeout_ms), one.id),
   })
 end
 
@@ -614,8 +636,9 @@ local function close_failure(ids)
     state = "quarantined",
     phase = "stop",
     cause = { code = "host_closing" },
-    message = ("%d sessions could not be confirmed as ended within %d ms: %s"):format(
+    message = ("%d %s could not be confirmed as ended within %d ms: %s"):format(
       #ids,
+      #ids == 1 and "session" or "sessions",
       CLOSE_MS,
       table.concat(ids, ", ")
     ),

@@ -83,6 +83,9 @@ return function(Host)
   ---@param id string
   ---@return table|nil
   function Host:inspect(id)
+    if type(id) ~= "string" then
+      error("inspect: the session id wants a string, not a " .. type(id), 2)
+    end
     local one = self.sessions_by_id[id]
     return one and record_of(one) or nil
   end

@@ -21,6 +21,14 @@ Job.__index = Job
 
 local STDERR_TAIL = 65536
 
+-- At a prompt a reply shows what a person reads.
+local reply_mt = {
+  __name = "berth.reply",
+  __tostring = function(reply)
+    return reply.text
+  end,
+}
+
 --- Makes a job and sets its deadline, which covers everything from here on.
 ---@param fields table kind, principal, timeout_ms, at_us, ...
 ---@return berth.Job
@@ -103,24 +111,27 @@ end
 function Job:complete(body, state, stdout, stderr)
   local session, now = self.session, core.now_us()
   local started = self.start_us or self.sent_us
-  local reply = codec.reply(session.runtime.capability, {
-    body = body,
-    stdout = stdout,
-    stderr = stderr,
-    session = session.id,
-    generation = session.generation,
-    sequence = session.sequence,
-    state = state,
-    interrupted = self.interrupting,
-    fresh = self.fresh and { generation = session.generation, cause = self.fresh },
-    timing = {
-      policy_ms = self.policy_us / 1000,
-      queue_ms = ms(self.at_us + self.policy_us, started),
-      start_ms = ms(started, self.sent_us),
-      exchange_ms = ms(self.sent_us, now),
-      total_ms = ms(self.at_us, now),
-    },
-  })
+  local reply = codec.reply(
+    session.runtime.capability,
+    setmetatable({
+      body = body,
+      stdout = stdout,
+      stderr = stderr,
+      session = session.id,
+      generation = session.generation,
+      sequence = session.sequence,
+      state = state,
+      interrupted = self.interrupting,
+      fresh = self.fresh and { generation = session.generation, cause = self.fresh },
+      timing = {
+        policy_ms = self.policy_us / 1000,
+        queue_ms = ms(self.at_us + self.policy_us, started),
+        start_ms = ms(started, self.sent_us),
+        exchange_ms = ms(self.sent_us, now),
+        total_ms = ms(self.at_us, now),
+      },
+    }, reply_mt)
+  )
   settle(self, reply)
 end
 

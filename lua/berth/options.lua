@@ -32,6 +32,9 @@ function options.wrong(name, kind, value)
   local wanted = wants(kind, value)
   if wanted then
     local shown = type(value) == "number" and tostring(value) or type(value)
+    if type(kind) == "table" and type(value) == "string" then
+      shown = ("'%s'"):format(value)
+    end
     return ("%s wants %s, not %s"):format(name, wanted, shown)
   end
 end

@@ -99,7 +99,8 @@ local function load_file(path)
   local state, fields
   state, problem = core.load_policy(text, "@" .. path)
   if not state then
-    return nil, problem
+    local named = problem:find(path, 1, true)
+    return nil, named and problem or ("%s: %s"):format(path, problem)
   end
   fields, problem = state:fields()
   if fields then

@@ -199,6 +199,16 @@ local function private_folders()
   return tmpdir
 end
 
+-- What raises here is our own mistake; it must cost one start, not the session.
+local function spawn(tmpdir, ...)
+  local ok, worker, id, name, phase = pcall(core.spawn, ...)
+  if ok then
+    return worker, id, name, phase
+  end
+  core.remove_tmpdir(tmpdir)
+  return nil, tostring(worker), "EINVAL", "setup"
+end
+
 --- Starts a worker.
 ---@param rt berth.Runtime
 ---@return userdata|nil worker
@@ -215,7 +225,8 @@ function runtime.start(rt, session_id, level)
     return nil, message, name, "setup"
   end
   local cap = rt.capability
-  return core.spawn(
+  return spawn(
+    tmpdir,
     level,
     rt.argv,
     environment(rt, session_id, tmpdir),

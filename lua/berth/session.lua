@@ -266,12 +266,13 @@ local function lose_current(self, code, cause)
   local starting = self.state == "starting"
   local next_state = starting and job.was == "absent" and "absent" or "lost"
   if not kill(self, { job = job, code = code, cause = cause, next = next_state }) then
-    return
+    return false
   end
   if next_state == "lost" then
     self.cause = cause
     flush_behind_loss(self)
   end
+  return true
 end
 
 local function deadline_cause(job)
@@ -317,6 +318,8 @@ local function describe(self, stop, record, outcome)
   local job, name = stop.job, self.runtime.capability.name
   if job.phase == "stop" then
     return words.given_up(self.id, stop.cause)
+  elseif stop.cause.code == "shutdown" then
+    return words.shut(self.id, outcome)
   elseif stop.code == "state_lost" or stop.code == "runtime_changed" then
     return words.state_lost(self.id, stop.cause)
   elseif job.phase == "start" then
@@ -369,9 +372,9 @@ local function ended(self, record)
   local proof = certificate(self, record, true)
   local cause = stop.cause
   if cause and (cause.code == "worker_exit" or cause.code == "worker_eof") then
-    cause.exit_status, cause.signal = record.exit_status, record.signal
-    if record.exit_status or record.signal and record.signal ~= 9 then
-      cause.code = "worker_exit" -- its EOF is usually seen first; a KILL may be ours
+    if record.own_exit or record.exit_status then
+      cause.code = "worker_exit" -- its EOF is usually seen first
+      cause.exit_status, cause.signal = record.exit_status, record.signal
     end
   end
   if stop.next == "start" and not self.shutdowns then
@@ -443,8 +446,8 @@ local function recheck(self, job)
     job.decision = answer
     local cap = decision.cap_ms(answer)
     if job.timeout_ms > cap then
-      local text = "timeout_ms is %g, over the policy's cap of %d"
-      fail(job, "invalid_request", text:format(job.timeout_ms, cap), { limit = cap })
+      local text = "timeout_ms is %s, over the policy's cap of %d"
+      fail(job, "invalid_request", text:format(words.number(job.timeout_ms), cap), { limit = cap })
       return false
     end
     local lacking = decision.unavailable(answer, self.host.level, self.host.no_better_level)
@@ -693,19 +696,19 @@ function Session:cancel(job, reason, code)
     fail(
       job,
       "cancelled",
-      "it was cancelled while it waited in the queue; nothing ran",
+      words.cause(cause) .. " while it waited in the queue; nothing ran",
       { cause = cause }
     )
   else
-    fire(self, "over", job, "cancelled", cause)
+    return fire(self, "over", job, "cancelled", cause) ~= false
   end
   return true
 end
 
 --- Answers a job whose deadline passed before its turn: the session is as it was.
 function Session:expire_queued(job)
-  local message = "the deadline of %g ms passed while it waited for session '%s' (%s); nothing ran"
-  fail(job, "deadline_expired", message:format(job.timeout_ms, self.id, self.state), {
+  local message = "the deadline of %s ms passed while it waited for session '%s' (%s); nothing ran"
+  fail(job, "deadline_expired", message:format(words.number(job.timeout_ms), self.id, self.state), {
     cause = deadline_cause(job),
   })
 end
@@ -751,7 +754,7 @@ end
 
 local function over_running(self, job, code, cause)
   if job == self.current and not interrupt_first(self, job, code, cause) then
-    lose_current(self, code, cause)
+    return lose_current(self, code, cause)
   end
 end
 
@@ -878,7 +881,7 @@ local transitions = {
 function fire(self, event, ...)
   local act = transitions[self.state][event]
   if act then
-    act(self, ...)
+    return act(self, ...)
   end
 end
 

@@ -55,7 +55,7 @@ end
 
 local CAUSES = {
   deadline_expired = function(cause)
-    return ("the evaluation passed its deadline of %g ms"):format(cause.timeout_ms)
+    return ("the evaluation passed its deadline of %s ms"):format(words.number(cause.timeout_ms))
   end,
   cancelled = function(cause)
     return cause.reason and ("it was cancelled (%s)"):format(cause.reason) or "it was cancelled"
@@ -76,10 +76,6 @@ local CAUSES = {
     return "the worker " .. (ended_how(cause) or "exited")
   end,
   worker_eof = function(cause)
-    local how = ended_how(cause)
-    if how and cause.signal ~= 9 then
-      return "the worker " .. how
-    end
     return cause.what and "the worker is lost: " .. cause.what or "the worker closed its frames"
   end,
   guard_died = function()
@@ -99,6 +95,14 @@ local CAUSES = {
     return "its new worker did not come up"
   end,
 }
+
+--- A number as a person writes it: whole ones without a fraction, never with an exponent.
+---@param value number
+---@return string
+function words.number(value)
+  local whole = math.tointeger(value)
+  return whole and ("%d"):format(whole) or ("%.3f"):format(value):gsub("0+$", "")
+end
 
 --- Why a session is lost, as a clause.
 ---@param cause table
@@ -142,6 +146,13 @@ function words.exchange(id, cause, outcome)
     id,
     words.next_step(id)
   )
+end
+
+--- The message of an evaluation that a shutdown ended.
+---@param outcome "unknown"|"not_started"
+function words.shut(id, outcome)
+  local known = outcome == "unknown" and "how far the action got is unknown" or "nothing ran"
+  return ("session '%s' was shut down while it was busy with this; %s"):format(id, known)
 end
 
 --- The message of `session_limit`.

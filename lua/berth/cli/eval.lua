@@ -55,6 +55,9 @@ function eval.define(command)
     :option("--containment", "Demand a level: pidns, subreaper or group.", "auto")
     :argname("<level>")
     :choices { "auto", "pidns", "subreaper", "group" }
+  command
+    :option("--policy -p", "A policy file that decides; see policies/README.md.")
+    :argname "<file>"
 end
 
 -- The library leaves `group` to a decision that accepts it: demanding it here is one.
@@ -115,7 +118,9 @@ end
 
 local function show(given, reply, fail)
   if given.json then
-    output.line(output.record(reply, fail))
+    local record = output.record(reply, fail)
+    record.message = fail and message_of(fail)
+    output.line(record)
   elseif reply then
     output.reply(reply)
   else
@@ -166,7 +171,7 @@ function eval.run(given)
   end
   local berth
   berth, fail = host.new {
-    policy = policy(given),
+    policy = given.policy or policy(given),
     workspace = given.workspace,
     containment = given.containment,
   }

@@ -1,9 +1,11 @@
 --- berth policy: checks a policy file, or shows what it decides.
 
 local decision = require "berth.decision"
+local host = require "berth.host"
 local json = require("berth.core").json
 local output = require "berth.cli.output"
 local policy = require "berth.policy"
+local words = require "berth.words"
 
 local command_policy = {}
 
@@ -21,8 +23,8 @@ Ask a policy file for a decision, and show it with what trace() said.
 
 The request is a JSON object; what it leaves out is filled in as for the first
 evaluation of a session: kind, session, worker, principal, size, timeout_ms,
-reset, state, generation, sequence, idle_ms, age_ms, sessions. The exit code is 0
-if the request is permitted, else 3.]]
+reset, state, generation, sequence, idle_ms, age_ms, sessions. It is refused, and
+the exit code is 3, where a host on this machine would refuse it.]]
 
 ---@param command table argparse's
 function command_policy.define(command)
@@ -66,7 +68,6 @@ local DEFAULT_REQUEST = {
   worker = "python",
   principal = "local",
   size = 1,
-  timeout_ms = 30000,
   reset = false,
   state = "absent",
   generation = 0,
@@ -76,16 +77,36 @@ local DEFAULT_REQUEST = {
   sessions = 0,
 }
 
+-- What is wrong with one field of a request, or nil.
+local function wrong_field(name, value)
+  local example = name == "timeout_ms" and 1 or DEFAULT_REQUEST[name]
+  if example == nil then
+    return ("--request has an unknown name '%s'"):format(tostring(name))
+  elseif type(value) ~= type(example) then
+    return ("--request: %s wants a %s"):format(name, type(example))
+  end
+end
+
+-- What is wrong with one field of a request, or nil.
+local function wrong_field(name, value)
+  local example = name == "timeout_ms" and 1 or DEFAULT_REQUEST[name]
+  if example == nil then
+    return ("--request has an unknown name '%s'"):format(tostring(name))
+  elseif type(value) ~= type(example) then
+    return ("--request: %s wants a %s"):format(name, type(example))
+  end
+end
+
 local function request_of(text)
   local request, problem = json.decode(text)
   if type(request) ~= "table" then
     return nil, "--request is no JSON object: " .. (problem or "it is a " .. type(request))
   end
   for name, value in pairs(request) do
-    if DEFAULT_REQUEST[name] == nil then
-      return nil, ("--request has an unknown name '%s'"):format(tostring(name))
-    elseif value == json.null then
+    if value == json.null then
       request[name] = nil
+    else
+      problem = problem or wrong_field(name, value)
     end
   end
   for name, value in pairs(DEFAULT_REQUEST) do
@@ -93,7 +114,7 @@ local function request_of(text)
       request[name] = value
     end
   end
-  return request
+  return not problem and request or nil, problem
 end
 
 -- One field a line, in the order of the names; inner tables as JSON.
@@ -125,6 +146,24 @@ local function show(given, answer, refusal, trace)
   end
 end
 
+-- As a host here would refuse: by its shape, by its word, by what can't be enforced, by its cap.
+local function refusal_of(answer, request)
+  local problem = decision.wrong(answer) or decision.refusal(answer, request.kind)
+  if problem then
+    return problem
+  end
+  local level, why = host.choose_level "auto"
+  problem = level and decision.unavailable(answer, level, why) or not level and why
+  if problem then
+    return "sandbox_unavailable: " .. problem
+  end
+  local cap = decision.cap_ms(answer)
+  if request.timeout_ms and request.timeout_ms > cap then
+    local text = "invalid_request: timeout_ms is %s, over the cap of %d"
+    return text:format(words.number(request.timeout_ms), cap)
+  end
+end
+
 local function try(given)
   local made, problem = policy.from_file(given.file)
   if not made then
@@ -139,9 +178,7 @@ local function try(given)
   made:trace() -- from now on it is kept
   local ok, answer = made:authorize(request)
   local trace = made:trace()
-  local refusal = not ok and tostring(answer)
-    or decision.wrong(answer)
-    or decision.refusal(answer, request.kind)
+  local refusal = not ok and tostring(answer) or refusal_of(answer, request)
   show(given, ok and answer or nil, refusal, trace)
   return refusal and REFUSED or 0
 end
