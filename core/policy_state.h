@@ -20,7 +20,7 @@
 enum {
   POLICY_WHY = 512,
   POLICY_MEMORY = 8 << 20,    /* bytes */
-  POLICY_CALL_UNITS = 200000, /* about 2 ms: an instruction is one unit, see policy_charge */
+  POLICY_CALL_UNITS = 200000, /* an instruction is one unit, see policy_charge */
   POLICY_LOAD_UNITS = 2000000,
   POLICY_TRACE = 64, /* lines that trace() keeps of one call */
 };

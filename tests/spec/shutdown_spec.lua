@@ -314,7 +314,7 @@ describe("host:close", function()
     completed(ask(host, "echo", "x"))
     assert.is_true(host:close())
     local expected = { code = "host_closing", outcome = "not_started", state = "absent" }
-    says(expect(expected, ask(host, "echo", "x")).message, "closing", "nothing ran")
+    says(expect(expected, ask(host, "echo", "x")).message, "closed", "nothing ran")
     expect(expected, host:reset "s")
     assert.are.same({ session = "s", state = "absent" }, completed(host:shutdown "s"))
   end)

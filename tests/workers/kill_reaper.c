@@ -45,10 +45,20 @@ static void on_child(int number) {
   errno = error;
 }
 
+/* Never by a number that is free again: nothing may reap between the look and the kill. */
+static void kill_program(void) {
+  sigset_t child, before;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &child, &before);
+  if (program_status < 0) kill(program, SIGKILL);
+  sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 /* We are to end: then the program is too, and we still tell what is left. */
 static void on_term(int number) {
   (void)number;
-  if (program > 0) kill(program, SIGKILL);
+  kill_program();
 }
 
 static int64_t now_us(void) {
@@ -77,7 +87,7 @@ static void kill_after(long us) {
   int64_t until = now_us() + us;
   while (now_us() < until)
     continue;
-  kill(program, SIGKILL);
+  kill_program();
 }
 
 /* Until the program closes its output, which at the latest its end does. Returns the cap. */
