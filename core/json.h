@@ -25,14 +25,18 @@
 #include <lua.h>
 
 /* Pushes the module table { decode, encode, array, array_mt, null }:
+ *
  *   decode(text [, max_depth = 64 [, max_values = 1000000]]) -> value | nil, message
  *     max_depth is at most 10,000. Members' names are not counted as values.
+ *
  *   encode(value [, max_bytes = 64 MiB]) -> text | nil, message
  *     At most 64 deep. A table is an array if it carries array_mt or has the keys 1..n and no
- *     others (n > 0), and an object if all its keys are strings; {} is an object. Members are
- * sorted by the bytes of their names. Tables are read raw: no metamethod is called. array(t) -> t,
- * which carries array_mt from now on; a table with another metatable is refused null: tostring
- * gives "null". It and array_mt are the same values at every opening in one state.
+ * others (n > 0), and an object if all its keys are strings; {} is an object. Members are sorted by
+ * the bytes of their names. Tables are read raw: no metamethod is called.
+ *
+ *   array(t) -> t, which carries array_mt from now on; a table with another metatable is refused.
+ *
+ *   null: tostring gives "null". It and array_mt are the same values at every opening in one state.
  */
 int luaopen_berth_json(lua_State *L);
 

@@ -23,8 +23,8 @@ struct core *seam_core(lua_State *L) {
 
 int seam_fail(lua_State *L, int code, const char *doing) {
   lua_pushnil(L);
-  lua_pushfstring(L, "%s: %s", doing, uv_strerror(code));
-  lua_pushstring(L, uv_err_name(code));
+  lua_pushfstring(L, "%s: %s", doing, strerror(-code));
+  lua_pushstring(L, strerrorname_np(-code)); /* libuv does not know every one that exec gives */
   return 3;
 }
 
@@ -98,7 +98,7 @@ static int l_probe(lua_State *L) {
 static int l_make_tmpdir(lua_State *L) {
   struct core *core = seam_core(L);
   char path[TMPDIR_PATH_MAX];
-  int err = core_make_tmpdir(core, luaL_checkstring(L, 1), path);
+  int err = core_make_tmpdir(core, seam_check_text(L, 1), path);
   if (err) return seam_fail(L, err, "can't make a temporary folder");
   lua_pushstring(L, path);
   lua_pushinteger(L, core->swept);
@@ -108,13 +108,13 @@ static int l_make_tmpdir(lua_State *L) {
 
 /* remove_tmpdir(path): one that make_tmpdir made. */
 static int l_remove_tmpdir(lua_State *L) {
-  core_remove_tmpdir(seam_core(L), luaL_checkstring(L, 1));
+  core_remove_tmpdir(seam_core(L), seam_check_text(L, 1));
   return 0;
 }
 
 /* make_folder(path) -> true | nil, message, name: mode 0700. */
 static int l_make_folder(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = seam_check_text(L, 1);
   if (mkdir(path, 0700)) return seam_fail(L, -errno, path);
   lua_pushboolean(L, 1);
   return 1;
@@ -122,7 +122,7 @@ static int l_make_folder(lua_State *L) {
 
 /* realpath(path) -> absolute path without links | nil, message, name */
 static int l_realpath(lua_State *L) {
-  const char *path = luaL_checkstring(L, 1);
+  const char *path = seam_check_text(L, 1);
   char resolved[PATH_MAX];
   if (!realpath(path, resolved)) return seam_fail(L, -errno, path);
   lua_pushstring(L, resolved);
@@ -233,6 +233,8 @@ int luaopen_berth_core(lua_State *L) {
   lua_setfield(L, -2, "json");
   lua_pushliteral(L, BERTH_VERSION);
   lua_setfield(L, -2, "version");
+  lua_pushliteral(L, SEAM_FUNCTION);
+  lua_setfield(L, -2, "FUNCTION");
   lua_pushboolean(L, geteuid() == 0);
   lua_setfield(L, -2, "is_root");
   return 1;

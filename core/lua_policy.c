@@ -74,7 +74,6 @@ static void copy_value(struct copy *copy, int index, int depth) {
 
 /* What a protected call in the policy's state needs to know. */
 struct call {
-  lua_State *caller;
   const char *name;
   int first, count; /* the arguments on the caller's stack */
   struct copy copy;
@@ -119,7 +118,7 @@ static int push_result(lua_State *L, lua_State *P) {
 static int l_call(lua_State *L) {
   struct policy_state *state = check_policy(L);
   char why[POLICY_WHY];
-  struct call call = {.caller = L, .name = luaL_checkstring(L, 2), .first = 3};
+  struct call call = {.name = luaL_checkstring(L, 2), .first = 3};
   call.count = lua_gettop(L) - 2;
   lua_State *P = policy_state_begin(state, why);
   if (!P) return push_failure(L, why);
@@ -131,14 +130,14 @@ static int l_call(lua_State *L) {
   return push_result(L, P);
 }
 
-/* stack: the policy's table -> { name = value or "function" } */
+/* stack: the policy's table -> { name = value or SEAM_FUNCTION } */
 static int fields_body(lua_State *P) {
   lua_newtable(P);
   lua_pushnil(P);
   while (lua_next(P, 1)) {
     if (lua_type(P, -1) == LUA_TFUNCTION) {
       lua_pop(P, 1);
-      lua_pushliteral(P, "function");
+      lua_pushliteral(P, SEAM_FUNCTION);
     }
     lua_pushvalue(P, -2);
     lua_insert(P, -2);
@@ -147,7 +146,7 @@ static int fields_body(lua_State *P) {
   return 1;
 }
 
-/* policy:fields() -> table | nil, message: its fields; a function is shown as the word "function".
+/* policy:fields() -> table | nil, message: its fields; a function is shown as SEAM_FUNCTION.
  */
 static int l_fields(lua_State *L) {
   struct policy_state *state = check_policy(L);

@@ -15,14 +15,17 @@
 
 #define WORKER_TYPE "berth.worker"
 
+/* What stands for a function among a policy file's fields: no file can write it by accident. */
+#define SEAM_FUNCTION "\1berth.function"
+
 /* The core that this Lua state's functions share: their first upvalue. */
 struct core *seam_core(lua_State *L);
 
+/* A string without NUL, or an argument error: what the system takes as a path or a word. */
+const char *seam_check_text(lua_State *L, int arg);
+
 /* Pushes nil, message, name and returns 3. `code` is a negative errno. */
 int seam_fail(lua_State *L, int code, const char *doing);
-
-/* Pushes kept output as one string, with a line that counts what was left out. */
-void seam_push_capture(lua_State *L, const struct capture *capture);
 
 /* spawn(level, argv, envp, cwd, tmpdir, pipes, ready, events); see lua_worker.c. */
 int seam_spawn(lua_State *L);

@@ -8,7 +8,7 @@
 
 /* --- arguments --- */
 
-static const char *check_text(lua_State *L, int arg) {
+const char *seam_check_text(lua_State *L, int arg) {
   size_t size;
   const char *text = luaL_checklstring(L, arg, &size);
   luaL_argcheck(L, strlen(text) == size, arg, "it contains a NUL byte");
@@ -49,12 +49,12 @@ static int push_spawn_error(lua_State *L, const struct spawn_error *error) {
 }
 
 /* spawn(level, argv, envp, cwd, tmpdir, pipes, ready, events) -> worker, id
- *   | nil, message, name, phase. Takes over `tmpdir` in every case. */
+ *   | nil, message, name, phase. Takes over `tmpdir`, unless an argument is refused. */
 int seam_spawn(lua_State *L) {
   static const char *const levels[] = {"group", "subreaper", "pidns", NULL};
   enum containment_level level = (enum containment_level)luaL_checkoption(L, 1, NULL, levels);
-  struct spawn_request request = {.cwd = check_text(L, 4)};
-  const char *tmpdir = check_text(L, 5);
+  struct spawn_request request = {.cwd = seam_check_text(L, 4)};
+  const char *tmpdir = seam_check_text(L, 5);
   luaL_argcheck(L, strlen(tmpdir) < TMPDIR_PATH_MAX, 5, "the path is too long");
   struct worker_options options = {
       .pipes = lua_toboolean(L, 6), .ready = lua_toboolean(L, 7), .events = lua_toboolean(L, 8)};
@@ -82,12 +82,6 @@ static int l_send(lua_State *L) {
   const char *bytes = luaL_checklstring(L, 2, &size);
   luaL_argcheck(L, size > 0 && size <= FRAME_MAX, 2, "1 byte to 1 MiB is wanted");
   int err = worker_send(worker, bytes, size);
-  if (err == -ESTALE) { /* libuv has no name for it */
-    lua_pushnil(L);
-    lua_pushliteral(L, "send: the worker is lost");
-    lua_pushliteral(L, "ESTALE");
-    return 3;
-  }
   if (err) return seam_fail(L, err, "send");
   lua_pushboolean(L, 1);
   return 1;
@@ -145,53 +139,8 @@ static int l_signal(lua_State *L) {
   return 1;
 }
 
-/* worker:late() -> stdout, stderr: what was printed between evaluations. */
-static int l_late(lua_State *L) {
-  struct worker *worker = check_worker(L);
-  worker_sort_late(worker);
-  for (int i = 0; i < STREAM_COUNT; i++)
-    seam_push_capture(L, &worker->late[i]);
-  return STREAM_COUNT;
-}
-
-/* worker:taken() -> integer: bytes of the current request that the kernel took. */
-static int l_taken(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)check_worker(L)->taken);
-  return 1;
-}
-
-/* worker:pid() -> integer: of the worker's own process as the host sees it; 0 once it is gone. */
-static int l_pid(lua_State *L) {
-  lua_pushinteger(L, worker_pid(check_worker(L)));
-  return 1;
-}
-
-static int l_gc(lua_State *L) {
-  struct worker **box = luaL_checkudata(L, 1, WORKER_TYPE);
-  if (*box) worker_unref(*box);
-  *box = NULL;
-  return 0;
-}
-
-void seam_open_worker(lua_State *L) {
-  static const luaL_Reg methods[] = {
-      {"send", l_send}, {"interrupt", l_interrupt}, {"reply", l_reply},
-      {"kill", l_kill}, {"stop", l_stop},           {"signal", l_signal},
-      {"late", l_late}, {"taken", l_taken},         {"pid", l_pid},
-      {NULL, NULL},
-  };
-  if (luaL_newmetatable(L, WORKER_TYPE)) {
-    luaL_newlib(L, methods);
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, l_gc);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_pop(L, 1);
-}
-
-/* --- events --- */
-
-void seam_push_capture(lua_State *L, const struct capture *capture) {
+/* Kept output as one string, with a line that counts what was left out. */
+static void push_capture(lua_State *L, const struct capture *capture) {
   if (capture->total == 0) {
     lua_pushliteral(L, "");
     return;
@@ -210,6 +159,45 @@ void seam_push_capture(lua_State *L, const struct capture *capture) {
     if (parts[i].size) luaL_addlstring(&buffer, (const char *)parts[i].bytes, parts[i].size);
   luaL_pushresult(&buffer);
 }
+
+/* worker:late() -> stdout, stderr: what was printed between evaluations. */
+static int l_late(lua_State *L) {
+  struct worker *worker = check_worker(L);
+  worker_sort_late(worker);
+  for (int i = 0; i < STREAM_COUNT; i++)
+    push_capture(L, &worker->late[i]);
+  return STREAM_COUNT;
+}
+
+/* worker:pid() -> integer: of the worker's own process as the host sees it; 0 once it is gone. */
+static int l_pid(lua_State *L) {
+  lua_pushinteger(L, worker_pid(check_worker(L)));
+  return 1;
+}
+
+static int l_gc(lua_State *L) {
+  struct worker **box = luaL_checkudata(L, 1, WORKER_TYPE);
+  if (*box) worker_unref(*box);
+  *box = NULL;
+  return 0;
+}
+
+void seam_open_worker(lua_State *L) {
+  static const luaL_Reg methods[] = {
+      {"send", l_send}, {"interrupt", l_interrupt}, {"reply", l_reply}, {"kill", l_kill},
+      {"stop", l_stop}, {"signal", l_signal},       {"late", l_late},   {"pid", l_pid},
+      {NULL, NULL},
+  };
+  if (luaL_newmetatable(L, WORKER_TYPE)) {
+    luaL_newlib(L, methods);
+    lua_setfield(L, -2, "__index");
+    lua_pushcfunction(L, l_gc);
+    lua_setfield(L, -2, "__gc");
+  }
+  lua_pop(L, 1);
+}
+
+/* --- events --- */
 
 static void set_integer(lua_State *L, const char *key, lua_Integer value) {
   lua_pushinteger(L, value);
@@ -252,9 +240,9 @@ static void push_end(lua_State *L, const struct worker *worker) {
   lua_setfield(L, -2, "own_exit");
   set_integer(L, "elapsed_us", worker->ended_us - worker->kill_us);
   set_integer(L, "taken", (lua_Integer)worker->taken);
-  seam_push_capture(L, &worker->captured[STREAM_OUT]);
+  push_capture(L, &worker->captured[STREAM_OUT]);
   lua_setfield(L, -2, "stdout");
-  seam_push_capture(L, &worker->captured[STREAM_ERR]);
+  push_capture(L, &worker->captured[STREAM_ERR]);
   lua_setfield(L, -2, "stderr");
 }
 
@@ -262,7 +250,7 @@ static void push_end(lua_State *L, const struct worker *worker) {
 static int push_response(lua_State *L, const struct worker *worker) {
   lua_pushboolean(L, worker->state == WORKER_IDLE);
   for (int i = 0; i < STREAM_COUNT; i++)
-    seam_push_capture(L, &worker->answer[i]);
+    push_capture(L, &worker->answer[i]);
   return 1 + STREAM_COUNT;
 }
 

@@ -93,6 +93,30 @@ static int safe_setmetatable(lua_State *L) {
   return charged(L);
 }
 
+/* Upvalues: the library's resume, the coroutine. The library's own wrap closes a coroutine that
+ * failed, see `close` below; here it is only dropped. */
+static int resume_wrapped(lua_State *L) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_rotate(L, 1, 2);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  if (!lua_toboolean(L, 1)) return lua_error(L);
+  return lua_gettop(L) - 1;
+}
+
+/* Upvalue 1: the library's wrap, which is not used. */
+static int safe_wrap(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  lua_getfield(L, -1, LUA_COLIBNAME);
+  lua_getfield(L, -1, "resume");
+  lua_State *made = lua_newthread(L);
+  lua_pushvalue(L, 1);
+  lua_xmove(L, made, 1);
+  lua_pushcclosure(L, resume_wrapped, 2);
+  return 1;
+}
+
 /* --- what a policy file is written with --- */
 
 /* policy(table) -> table */
@@ -188,9 +212,12 @@ static const struct entry math[] = {{"abs", NULL},        {"ceil", NULL},   {"fl
 static const struct entry utf8[] = {
     {"char", charged}, {"charpattern", NULL}, {"codes", charged}, {"len", charged}, {NULL, NULL}};
 
-static const struct entry coroutine[] = {{"close", NULL},  {"create", NULL},  {"isyieldable", NULL},
-                                         {"resume", NULL}, {"running", NULL}, {"status", NULL},
-                                         {"wrap", NULL},   {"yield", NULL},   {NULL, NULL}};
+/* A hook that raised leaves the hooks of its coroutine off: what close would run of it no budget
+ * sees. Being charged, close raises first once the budget is spent. */
+static const struct entry coroutine[] = {
+    {"close", charged},  {"create", NULL},  {"isyieldable", NULL},
+    {"resume", NULL},    {"running", NULL}, {"status", NULL},
+    {"wrap", safe_wrap}, {"yield", NULL},   {NULL, NULL}};
 
 /* stack: ..., library -> ..., library, chosen */
 static void push_chosen(lua_State *L, const struct entry *entries) {

@@ -68,6 +68,7 @@ int spawner_init(struct spawner *spawner, const char *guard_path) {
 
 void spawner_finish(struct spawner *spawner) {
   if (spawner->guard_fd >= 0) close(spawner->guard_fd);
+  if (spawner->open_files.rlim_max) (void)setrlimit(RLIMIT_NOFILE, &spawner->open_files);
   if (spawner->stacks) munmap(spawner->stacks, STACKS_SIZE);
   free(spawner->guard_path);
   *spawner = (struct spawner){.guard_fd = -1};

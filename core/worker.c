@@ -14,6 +14,7 @@ enum {
   CONFIRM_US = 5 * 1000 * 1000, /* then quarantine */
   TICK_US = 1000,               /* where no descriptor tells of the end */
   SWEEP_US = 100 * 1000,        /* in quarantine */
+  SWEEP_MOST_US = 5 * 1000 * 1000,
 };
 
 static void on_step(struct deadline *deadline);
@@ -101,6 +102,13 @@ static void quarantine(struct worker *worker) {
   tell(worker, &worker->unconfirmed);
 }
 
+/* In quarantine the looks become rarer: each may read all of /proc. */
+static int64_t next_sweep(struct worker *worker) {
+  int64_t next = worker->sweep_us ? worker->sweep_us * 2 : SWEEP_US;
+  worker->sweep_us = next < SWEEP_MOST_US ? next : SWEEP_MOST_US;
+  return worker->sweep_us;
+}
+
 /* Only a dead root without its proof, or a group whose leader is gone, needs asking by the clock:
  * all else wakes the loop through root's pidfd. */
 static void check_end(struct worker *worker) {
@@ -116,7 +124,7 @@ static void check_end(struct worker *worker) {
   }
   if (end == CONTAINMENT_UNCONFIRMABLE || now >= worker->confirm_by_us) quarantine(worker);
   if (worker->state == WORKER_UNCONFIRMED)
-    step_in(worker, SWEEP_US);
+    step_in(worker, next_sweep(worker));
   else if (worker->containment.level == LEVEL_GROUP)
     step_in(worker, TICK_US);
   else

@@ -84,12 +84,12 @@ struct worker {
   struct capture late[STREAM_COUNT];     /* printed between a response and the next request */
   struct worker_incoming incoming;
   struct worker_outgoing outgoing;
-  size_t taken;   /* bytes of the current request that the kernel took */
+  size_t taken;   /* bytes that the kernel took since the request began, replies included */
   bool call_open; /* a host call waits for its reply */
   bool answered;  /* a response was read just now */
   struct worker_loss loss;
   struct deadline step;
-  int64_t kill_us, confirm_by_us, ended_us, grace_us;
+  int64_t kill_us, confirm_by_us, ended_us, grace_us, sweep_us;
   bool term_sent;
   bool own_exit; /* it had exited before we killed: its status, a KILL too, is its own */
   struct event lost, unconfirmed, ended;

@@ -30,7 +30,8 @@ static int run(lua_State *L) {
   luaL_openlibs(L);
   set_arg(L, argc, argv);
   lua_pushcfunction(L, add_traceback);
-  int bad = is_text ? luaL_loadstring(L, argv[2]) : luaL_loadfile(L, argc > 1 && strcmp(argv[1], "-") != 0 ? argv[1] : NULL);
+  int bad = is_text ? luaL_loadstring(L, argv[2])
+                    : luaL_loadfile(L, argc > 1 && strcmp(argv[1], "-") != 0 ? argv[1] : NULL);
   if (bad != LUA_OK) return lua_error(L);
   int arguments = 0;
   for (int i = 2; !is_text && i < argc; i++, arguments++)

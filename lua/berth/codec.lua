@@ -34,7 +34,11 @@ function codec.request(capability, code, request)
   local body = request
   if code then
     local problem
-    body, problem = json.encode { code = code }
+    problem = codec.wrong_size(code)
+    if problem then
+      return nil, problem, #code > codec.MAX_FRAME and codec.MAX_FRAME or nil
+    end
+    body, problem = json.encode({ code = code }, 2 * codec.MAX_FRAME)
     if not body then
       return nil, "the code can't be sent: " .. problem
     end

@@ -24,9 +24,9 @@ end
 
 -- The name of the container runner, or nil.
 local function container()
-  if io.open "/run/.containerenv" then
+  if core.realpath "/run/.containerenv" then
     return "podman"
-  elseif io.open "/.dockerenv" then
+  elseif core.realpath "/.dockerenv" then
     return "docker"
   end
   local environment = read "/proc/1/environ" or ""

@@ -178,7 +178,7 @@ end
 
 local noticed = {}
 
---- Says something once in this process.
+--- Says something once in this Lua state.
 function Stream:notice_once(message)
   if not noticed[message] then
     noticed[message] = true

@@ -86,7 +86,12 @@ end
 ---@param fail berth.Failure
 ---@return integer
 function failure.exit_code(fail)
-  if fail.code == "spawn_failed" and fail.cause and fail.cause.code == "ENOENT" then
+  if
+    fail.code == "spawn_failed"
+    and fail.cause
+    and fail.cause.code == "ENOENT"
+    and fail.cause.phase == "exec"
+  then
     return 127
   end
   return failure.codes[fail.code].exit

@@ -427,6 +427,7 @@ function Pending:cancel(reason)
   if reason ~= nil and type(reason) ~= "string" then
     error("cancel: the reason wants a string, not a " .. type(reason), 2)
   end
+  task.refuse_action "cancel"
   local one = self.job.session
   return one ~= nil and one:cancel(self.job, reason)
 end
@@ -565,6 +566,7 @@ end
 --- Reads a policy file again; see policy.lua. Live workers are untouched until their next turn.
 ---@return boolean|nil ok, berth.Failure|nil
 function Host:reload_policy()
+  task.refuse_action "reload_policy"
   local ok, problem = self.policy:reload()
   if ok then
     return true

@@ -6,6 +6,7 @@ local SETUID_NOTE =
   "setuid programs do not work: an ordinary user's pid namespace takes a user namespace"
 local LIMITS = { "processes", "memory", "cpu", "file_size", "open_files" }
 local DEFAULT_LIMITS = { processes = 256 }
+local OUTPUT = 1048576 -- bytes kept of each stream: the one limit that holds already
 
 -- Limits come with the sandbox: until then each is shown as what it is.
 local function limits_of(rt)
@@ -14,7 +15,20 @@ local function limits_of(rt)
   for _, name in ipairs(LIMITS) do
     shown[name] = { value = wanted[name] or DEFAULT_LIMITS[name], enforced = false }
   end
+  shown.output = { value = wanted.output or OUTPUT, enforced = wanted.output == nil }
   return shown
+end
+
+-- A copy: the session's own must not be changed by who looks at it.
+local function copy(record)
+  if not record then
+    return nil
+  end
+  local copied = {}
+  for name, value in pairs(record) do
+    copied[name] = value
+  end
+  return copied
 end
 
 local function containment_of(one)
@@ -64,8 +78,8 @@ local function record_of(one)
     waiting = #one.queue,
     idle_ms = one.current and 0 or (now - one.used_us) / 1000,
     age_ms = one.started_us and (now - one.started_us) / 1000,
-    cause = one.cause,
-    certificate = one.certificate,
+    cause = copy(one.cause),
+    certificate = copy(one.certificate),
     containment = containment_of(one),
     limits = limits_of(one.runtime),
   }

@@ -16,17 +16,20 @@ Policy.__index = Policy
 local HARD = { sessions = 65536, queue = 1024 }
 local FUNCTIONS = { "authorize", "authorize_call", "on_lost" }
 
--- In a file's fields a function is shown as this word.
-local function is_function(value)
-  return type(value) ~= "function" and value ~= "function" and "a function" or nil
+local function kinds(is_function)
+  return {
+    authorize = is_function,
+    authorize_call = is_function,
+    on_lost = is_function,
+    limits = "table",
+  }
 end
 
-local KINDS = {
-  authorize = is_function,
-  authorize_call = is_function,
-  on_lost = is_function,
-  limits = "table",
-}
+local TABLE_KINDS = kinds "function"
+-- A function of a file stays in its state; its fields show this word in its place.
+local FILE_KINDS = kinds(function(value)
+  return value ~= core.FUNCTION and "a function" or nil
+end)
 
 local function wrong_limits(limits)
   local problem = options.wrong_in(limits, { sessions = "integer", queue = "integer" })
@@ -41,8 +44,8 @@ local function wrong_limits(limits)
 end
 
 -- What is wrong with a policy's fields; `value` tells a bad value from a wrong shape.
-local function wrong(fields)
-  local problem = options.wrong_in(fields, KINDS)
+local function wrong(fields, allowed)
+  local problem = options.wrong_in(fields, allowed)
   if problem then
     return problem
   elseif not fields.authorize then
@@ -65,7 +68,7 @@ end
 ---@param given table
 ---@return berth.Policy|nil, string|nil problem, boolean|nil value
 function policy.from_table(given)
-  local problem, value = wrong(given)
+  local problem, value = wrong(given, TABLE_KINDS)
   if problem then
     return nil, problem, value
   end
@@ -104,7 +107,7 @@ local function load_file(path)
   end
   fields, problem = state:fields()
   if fields then
-    problem = wrong(fields)
+    problem = wrong(fields, FILE_KINDS)
   end
   if problem then
     return nil, ("%s: %s"):format(path, problem)
@@ -128,7 +131,8 @@ end
 ---@param name string "workspace", "deny_all", ...
 ---@return string path
 function policy.shipped(name)
-  local here = debug.getinfo(1, "S").source:match "^@(.*)lua/berth/policy%.lua$"
+  local source = debug.getinfo(1, "S").source:sub(2)
+  local here = (core.realpath(source) or source):match "^(.*)lua/berth/policy%.lua$"
   return ("%spolicies/%s.lua"):format(here or "", name)
 end
 

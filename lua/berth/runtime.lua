@@ -2,6 +2,8 @@
 --- digest of design section 4, compared field by field instead of as text.
 
 local core = require "berth.core"
+local options = require "berth.options"
+local task = require "berth.task"
 
 local runtime = {}
 
@@ -37,12 +39,12 @@ local function argv_of(capability, workspace)
     return capability.command
   end
   local context = { workspace = workspace, options = capability.options, absolute = core.realpath }
-  local ok, argv = core.call_pure(capability.command, context)
+  local ok, argv = task.without_waiting("a capability's command", capability.command, context)
   if not ok then
     return nil,
       ("the command of worker '%s' can't be found: %s"):format(capability.name, tostring(argv))
   end
-  local problem = require("berth.options").strings(argv)
+  local problem = options.strings(argv)
   if problem or argv[1]:sub(1, 1) ~= "/" then
     return nil,
       ("the command of worker '%s' is no list with an absolute program"):format(capability.name)
@@ -79,16 +81,6 @@ local function same_limits(a, b)
   return true
 end
 
-local function is_same(rt, capability, answer, argv, workspace, env)
-  return rt.capability == capability
-    and rt.workspace == workspace
-    and rt.sandbox == answer.sandbox
-    and rt.network == answer.network
-    and same_list(rt.argv, argv)
-    and same_list(rt.env, env)
-    and same_limits(rt.limits, answer.limits)
-end
-
 --- What a worker for this decision would be started with: `current` itself if it is just that.
 ---@param host berth.Host
 ---@param capability berth.Capability
@@ -101,19 +93,19 @@ function runtime.resolve(host, capability, answer, current)
   if not argv then
     return nil, problem
   end
-  local env = policy_env(answer.env)
-  if current and is_same(current, capability, answer, argv, workspace, env) then
-    return current
-  end
-  return {
+  local made = {
     capability = capability,
     argv = argv,
     sandbox = answer.sandbox,
     network = answer.network,
     workspace = workspace,
-    env = env,
+    env = policy_env(answer.env),
     limits = answer.limits,
   }
+  if current and not runtime.difference(current, made) then
+    return current
+  end
+  return made
 end
 
 --- The first part in which two runtimes differ ("argv", "workspace", ...), or nil.

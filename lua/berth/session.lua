@@ -5,6 +5,7 @@
 -- from the queue (a job's turn), from the worker (by the core), from the clock and from callers;
 -- what a state does not name does not happen in it. Source: design section 4.
 
+local codec = require "berth.codec"
 local core = require "berth.core"
 local decision = require "berth.decision"
 local json = core.json
@@ -152,10 +153,19 @@ function disarm_rules(self)
   end
 end
 
+-- What raises in a turn is our own mistake. It must not leave a caller without an answer.
+local function give_turn(self, job)
+  local ok, problem = xpcall(fire, debug.traceback, self, "turn", job)
+  if not ok and self.current ~= job then
+    io.stderr:write("berth: a turn failed: ", tostring(problem), "\n")
+    fail(job, "policy_failed", "the host failed before anything was started; nothing ran")
+  end
+end
+
 --- Gives the next jobs their turns for as long as they are answered at once.
 function Session:pump()
   while self.queue[1] and has_turn(self) do
-    fire(self, "turn", table.remove(self.queue, 1))
+    give_turn(self, table.remove(self.queue, 1))
   end
   if self.rules and self.state == "idle" and not self.rule_timer then
     arm_rules(self)
@@ -463,7 +473,25 @@ local function recheck(self, job)
   return true
 end
 
+-- A request that names no worker means the session's own, which may have become another meanwhile.
+local function adopt_worker(self, job)
+  local own = self.runtime and self.runtime.capability
+  if job.kind ~= "evaluate" or job.worker or not own or own == job.capability then
+    return true
+  end
+  local body, problem, limit = codec.request(own, job.code, job.request)
+  if not body then
+    fail(job, "invalid_request", problem .. "; nothing ran", { limit = limit })
+    return false
+  end
+  job.capability, job.body = own, body
+  return true
+end
+
 local function resolve(self, job)
+  if not adopt_worker(self, job) then
+    return false
+  end
   local capability = job.capability or self.runtime.capability
   local rt, problem = runtime.resolve(self.host, capability, job.decision, self.runtime)
   if rt then
@@ -686,12 +714,11 @@ function session.expire(job)
 end
 
 --- A caller gives up. Returns false if the answer was there already.
-function Session:cancel(job, reason, code)
+function Session:cancel(job, reason)
   if job.promise.settled then
     return false
   end
   local cause = cancel_cause(reason)
-  cause.code = code or cause.code
   if take_from_queue(self, job) then
     fail(
       job,
@@ -746,10 +773,20 @@ local function interrupt_first(self, job, code, cause)
     return false
   end
   job.interrupting = INTERRUPTED[code]
-  job.interrupt_id = task.at(core.now_us() + ms * 1000, function()
-    lose_current(self, code, cause)
+  local until_us = core.now_us() + ms * 1000
+  if code == "cancelled" then
+    until_us = math.min(until_us, job.deadline_us) -- the deadline counts on
+  end
+  job.interrupt_id = task.at(until_us, function()
+    fire(self, "unanswered", job, code, cause)
   end)
   return true
+end
+
+local function unanswered(self, job, code, cause)
+  if job == self.current then
+    lose_current(self, code, cause)
+  end
 end
 
 local function over_running(self, job, code, cause)
@@ -811,6 +848,11 @@ local function shutdown_stopping(self)
   end
 end
 
+local function shutdown_absent(self)
+  refuse_waiting(self)
+  shut(self)
+end
+
 local function shutdown_lost(self)
   refuse_waiting(self)
   if not self.worker then
@@ -837,7 +879,7 @@ end
 
 ---@type table<string, table<string, function>>
 local transitions = {
-  absent = { turn = turn_absent },
+  absent = { turn = turn_absent, shutdown = shutdown_absent },
   starting = {
     ready = ready,
     lost = worker_lost,
@@ -856,6 +898,7 @@ local transitions = {
     call = call,
     lost = worker_lost,
     over = over_running,
+    unanswered = unanswered,
     shutdown = shutdown_running,
   },
   stopping = {

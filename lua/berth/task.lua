@@ -105,18 +105,22 @@ local function report(message)
   io.stderr:write("berth: ", tostring(message), "\n")
 end
 
-local function finish(self, ok, ...)
+local function finish(self, resumed_well, ok, ...)
   alive_tasks = alive_tasks - 1
   tasks[self.co] = nil
-  if ok then
+  if resumed_well and ok then
     self.promise:settle(true, table.pack(...))
     return
   end
   local err = ...
+  if not resumed_well then
+    err = ok
+  end
   if not self.observed then
     self.reported = true
     unheard = unheard + 1
-    report(("a task failed: %s"):format(debug.traceback(self.co, tostring(err))))
+    local shown = type(err) == "string" and "" or tostring(err) .. "\n"
+    report(("a task failed: %s%s"):format(shown, self.trace or debug.traceback(self.co, err)))
   end
   coroutine.close(self.co)
   self.promise:settle(false, err)
@@ -151,7 +155,13 @@ end
 ---@return berth.Task
 function task.spawn(fn, ...)
   local self = setmetatable({ promise = task.promise() }, Task)
-  self.co = coroutine.create(fn)
+  -- The call is protected inside the coroutine: what is to be closed on the way out may then wait.
+  self.co = coroutine.create(function(...)
+    return xpcall(fn, function(err)
+      self.trace = debug.traceback(type(err) == "string" and err or nil, 2)
+      return err
+    end, ...)
+  end)
   self.arguments = table.pack(...)
   tasks[self.co] = self
   alive_tasks = alive_tasks + 1
@@ -235,6 +245,9 @@ function task.wait_for(promise)
   end
   local self = tasks[coroutine.running()]
   if self then
+    if not coroutine.isyieldable() then
+      error("berth can't wait here: a function of C is on the way to the task", 3)
+    end
     promise.waiters = promise.waiters or {}
     table.insert(promise.waiters, self)
     repeat
@@ -337,8 +350,9 @@ end
 ---@return integer unheard tasks that failed and that nobody waited for
 function task.run_all()
   while alive_tasks > 0 do
-    if not task.turn(true) and first > last then
-      break
+    if not task.turn(true) and first > last and alive_tasks > 0 then
+      report(("%d tasks wait for what can't happen any more"):format(alive_tasks))
+      return unheard + alive_tasks
     end
   end
   return unheard

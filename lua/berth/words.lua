@@ -91,9 +91,6 @@ local CAUSES = {
   spawn_failed = function(cause)
     return "its new worker could not be started" .. (cause.what and ": " .. cause.what or "")
   end,
-  start_failed = function()
-    return "its new worker did not come up"
-  end,
 }
 
 --- A number as a person writes it: whole ones without a fraction, never with an exponent.
@@ -101,7 +98,7 @@ local CAUSES = {
 ---@return string
 function words.number(value)
   local whole = math.tointeger(value)
-  return whole and ("%d"):format(whole) or ("%.3f"):format(value):gsub("0+$", "")
+  return whole and ("%d"):format(whole) or (("%.3f"):format(value):gsub("%.?0+$", ""))
 end
 
 --- Why a session is lost, as a clause.

@@ -191,6 +191,7 @@ static void compare_frames(const struct worker *worker, const struct expected *e
     demand(event->size == expected->frames[i].size, "a frame of another size");
     demand(memcmp(event->bytes, expected->frames[i].bytes, event->size) == 0, "other bytes");
   }
+  if (expected->count == FRAMES_MAX) return; /* more was not foreseen */
   demand(!event || event->kind == EVENT_LOST || event->kind == EVENT_ENDED, "a frame too many");
 }
 

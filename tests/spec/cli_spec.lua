@@ -323,7 +323,7 @@ describe("berth eval", function()
   it("refuses a workspace that is missing or no folder, with 3", function()
     local folder <close> = support.tmp()
     support.write_file(folder.path .. "/file", "")
-    local cases = { ["/none"] = "no such file", ["/file"] = "not a directory" }
+    local cases = { ["/none"] = "No such file", ["/file"] = "not a directory" }
     for path, message in pairs(cases) do
       local result = ended(berth { "eval", "--workspace", folder.path .. path, "1" }, 3, "")
       has(told(result), "berth: the workspace can't be used: " .. folder.path .. path)
@@ -350,7 +350,7 @@ describe("berth eval", function()
     has(told(missing), folder.path .. "/bin/python3")
     assert(lfs.mkdir(folder.path .. "/bin"))
     support.write_file(folder.path .. "/bin/python3", "")
-    has(told(ended(berth { "eval", "1", env = env }, 126, "")), "permission denied")
+    has(told(ended(berth { "eval", "1", env = env }, 126, "")), "Permission denied")
   end)
 
   it("honours a demanded level", function()

@@ -508,6 +508,24 @@ local function copy_without_guard(folder)
   return folder.path .. "/bin/berth"
 end
 
+-- What another program can do the probes must find possible too; else a broken level would only
+-- look like one that does not work here.
+describe("a level works where the kernel allows it:", function()
+  it("group and subreaper everywhere", function()
+    for _, level in ipairs { "group", "subreaper" } do
+      local works, why = core.probe(level)
+      assert.is_true(works, why)
+    end
+  end)
+
+  it("pidns where unshare(1) can make the same namespaces", function()
+    local user = core.is_root and "" or "--user --map-current-user "
+    local can = os.execute("unshare " .. user .. "--pid --fork --mount-proc true 2>/dev/null")
+    local works, why = core.probe "pidns"
+    assert.equal(can == true, works, why)
+  end)
+end)
+
 describe("a demanded level that does not work here", function()
   local begin, finish = support.leak_gate()
   before_each(begin)

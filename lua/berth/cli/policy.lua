@@ -87,16 +87,6 @@ local function wrong_field(name, value)
   end
 end
 
--- What is wrong with one field of a request, or nil.
-local function wrong_field(name, value)
-  local example = name == "timeout_ms" and 1 or DEFAULT_REQUEST[name]
-  if example == nil then
-    return ("--request has an unknown name '%s'"):format(tostring(name))
-  elseif type(value) ~= type(example) then
-    return ("--request: %s wants a %s"):format(name, type(example))
-  end
-end
-
 local function request_of(text)
   local request, problem = json.decode(text)
   if type(request) ~= "table" then
