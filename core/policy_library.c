@@ -38,11 +38,18 @@ static int charged_rep(lua_State *L) {
   return forward(L);
 }
 
+/* A metatable could say any length, and answer for it in functions that no count sees. */
+static int charged_table(lua_State *L) {
+  if (lua_type(L, 1) == LUA_TTABLE && lua_getmetatable(L, 1))
+    return luaL_error(L, "the table functions take tables without a metatable here");
+  return charged(L);
+}
+
 /* A sort compares each element about log2(n) times, inside C when it compares numbers or texts. */
 static int charged_sort(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   policy_charge(L, lua_rawlen(L, 1) * 32);
-  return charged(L);
+  return charged_table(L);
 }
 
 /* Units of one look from `from` elements to `to`, where a policy names the range itself. */
@@ -50,16 +57,17 @@ static int charged_range(lua_State *L) {
   lua_Integer from = luaL_optinteger(L, 2, 1), to = luaL_optinteger(L, 3, 0);
   uint64_t units = to > from ? (uint64_t)to - (uint64_t)from : 0;
   policy_charge(L, units + (uint64_t)CALL_UNITS);
-  return charged(L);
+  return charged_table(L);
 }
 
-/* An upper bound of a match's steps: each repetition can end at every byte, and an unanchored
- * pattern can begin at every byte. */
+/* An upper bound of a match's steps: each repetition can end at every byte, a balance (%b) or a
+ * reference (%1) can look at every byte, and an unanchored pattern can begin at every byte. */
 static uint64_t pattern_units(const char *pattern, size_t pattern_size, size_t subject_size) {
   double steps = (double)pattern_size + 1, each = (double)subject_size + 1;
   if (pattern_size == 0 || pattern[0] != '^') steps *= each;
   for (size_t i = 0; i < pattern_size; i++) {
-    if (strchr("*+-?", pattern[i])) steps *= each;
+    bool looks = i > 0 && pattern[i - 1] == '%' && strchr("b123456789", pattern[i]);
+    if (looks || strchr("*+-?", pattern[i])) steps *= each;
     if (steps > 1e15) return UINT64_MAX;
   }
   return (uint64_t)(steps / STEPS_PER_UNIT);
@@ -200,9 +208,13 @@ static const struct entry string[] = {{"byte", charged_range},
                                       {"upper", charged},
                                       {NULL, NULL}};
 
-static const struct entry table[] = {
-    {"concat", charged},       {"insert", charged},    {"pack", charged}, {"remove", charged},
-    {"unpack", charged_range}, {"sort", charged_sort}, {NULL, NULL}};
+static const struct entry table[] = {{"concat", charged_table},
+                                     {"insert", charged_table},
+                                     {"pack", charged_table},
+                                     {"remove", charged_table},
+                                     {"unpack", charged_range},
+                                     {"sort", charged_sort},
+                                     {NULL, NULL}};
 
 static const struct entry math[] = {{"abs", NULL},        {"ceil", NULL},   {"floor", NULL},
                                     {"fmod", NULL},       {"huge", NULL},   {"max", charged},

@@ -5,13 +5,26 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+enum { BYTES_PER_UNIT = 32 };
 enum { HOOK_EVERY = 100 }; /* instructions between two looks at the budget */
 
 static struct policy_state *state_of(lua_State *L) {
   void *state;
   lua_getallocf(L, &state);
   return state;
+}
+
+/* What is allocated was written, and will be looked at: that is time which no instruction counts. A
+ * bound on one block bounds what a single comparison can cost. */
+static bool affordable(struct policy_state *state, size_t held, size_t size) {
+  uint64_t units = (size - held) / BYTES_PER_UNIT;
+  state->refused |= size > POLICY_BLOCK || state->memory - held + size > POLICY_MEMORY;
+  state->spent |= units >= state->units;
+  if (state->refused || state->spent) return false;
+  state->units -= units;
+  return true;
 }
 
 /* Frees and shrinks always succeed: Lua relies on that. For a new block `old` is a type tag. */
@@ -23,19 +36,31 @@ static void *allocate(void *context, void *block, size_t old, size_t size) {
     free(block);
     return NULL;
   }
-  if (size > held && state->memory - held + size > POLICY_MEMORY) {
-    state->refused = true;
-    return NULL;
-  }
+  if (size > held && !affordable(state, held, size)) return NULL;
   void *moved = realloc(block, size);
   if (moved) state->memory += size - held;
   return moved;
+}
+
+static int64_t cpu_us(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* Counting is blind to how long one instruction takes, and joining, comparing or calculating with
+ * long texts takes long. The clock starts at the first look: a short call never asks it. */
+static void look_at_clock(struct policy_state *state) {
+  int64_t now = cpu_us();
+  if (!state->since_us) state->since_us = now;
+  if (now - state->since_us > POLICY_CPU_US) state->spent = true;
 }
 
 /* Once the budget is spent every single instruction of this thread raises: a loop around pcall then
  * meets the error outside the pcall as well. */
 static void on_count(lua_State *L, lua_Debug *unused) {
   (void)unused;
+  look_at_clock(state_of(L));
   policy_charge(L, state_of(L)->spent ? 0 : HOOK_EVERY);
 }
 
@@ -64,6 +89,7 @@ static void forget(struct policy_state *state) {
 
 static void refill(struct policy_state *state, uint64_t units) {
   state->units = units;
+  state->since_us = 0;
   state->spent = state->refused = false;
   lua_sethook(state->L, on_count, LUA_MASKCOUNT, HOOK_EVERY);
 }
@@ -71,8 +97,8 @@ static void refill(struct policy_state *state, uint64_t units) {
 /* What the call left is judged by what happened, not by what the policy made of the error. */
 static bool judge(struct policy_state *state, int status, char why[POLICY_WHY]) {
   if (state->refused) {
-    snprintf(why, POLICY_WHY, "the policy used more than its %d MiB of memory",
-             POLICY_MEMORY >> 20);
+    snprintf(why, POLICY_WHY, "the policy used more than its %d MiB of memory, or %d KiB at once",
+             POLICY_MEMORY >> 20, POLICY_BLOCK >> 10);
     forget(state);
   } else if (state->spent) {
     say(why, "the policy used up its budget of instructions");
@@ -102,6 +128,8 @@ static int load_body(lua_State *L) {
 
 static bool make(struct policy_state *state, char why[POLICY_WHY]) {
   state->memory = 0;
+  state->units = POLICY_LOAD_UNITS;
+  state->spent = state->refused = false;
   state->L = lua_newstate(allocate, state);
   if (!state->L) {
     say(why, "no memory for the policy");

@@ -20,19 +20,22 @@
 enum {
   POLICY_WHY = 512,
   POLICY_MEMORY = 8 << 20,    /* bytes */
+  POLICY_BLOCK = 256 << 10,   /* bytes of one block: a text, the items of a table */
   POLICY_CALL_UNITS = 200000, /* an instruction is one unit, see policy_charge */
   POLICY_LOAD_UNITS = 2000000,
-  POLICY_TRACE = 64, /* lines that trace() keeps of one call */
+  POLICY_CPU_US = 250000, /* a backstop for both: far more than they take */
+  POLICY_TRACE = 64,      /* lines that trace() keeps of one call */
 };
 
 struct policy_state {
   lua_State *L; /* NULL: to be made anew from the text */
   char *text, *name;
   size_t size, memory;
-  uint64_t units; /* left in this call */
-  bool spent;     /* the call used up its units */
-  bool refused;   /* an allocation was refused */
-  bool tracing;   /* trace() keeps its lines */
+  uint64_t units;   /* left in this call */
+  int64_t since_us; /* CPU time at this call's first look at the clock; 0: none yet */
+  bool spent;       /* the call used up its units */
+  bool refused;     /* an allocation was refused */
+  bool tracing;     /* trace() keeps its lines */
 };
 
 /* Loads the text (source only, no bytecode) and runs it once. It must return a table. */

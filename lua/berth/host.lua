@@ -638,7 +638,7 @@ local function close_failure(ids)
     state = "quarantined",
     phase = "stop",
     cause = { code = "host_closing" },
-    message = ("%d %s could not be confirmed as ended within %d ms: %s"):format(
+    message = ("%d %s could not be confirmed as ended (%d ms is the most a close waits): %s"):format(
       #ids,
       #ids == 1 and "session" or "sessions",
       CLOSE_MS,

@@ -149,7 +149,7 @@ TEST(a_call_that_meets_the_cap_costs_the_state) {
       break;
     }
     refusals++;
-    CHECK_STR("the policy used more than its 8 MiB of memory", why);
+    CHECK(strstr(why, "8 MiB of memory"));
     CHECK(!state->L);
     CHECK(call(state, why));
     CHECK_INT(1, calls(state));

@@ -103,9 +103,12 @@ local ENDLESS = {
   ["a loop in what sort calls"] = FOREVER .. "table.sort({ 3, 2, 1 }, forever)",
   ["a sort of much"] = [[
     local t = {}
-    for i = 1, 20000 do t[i] = -i end
+    for i = 1, 10000 do t[i] = -i end
     while true do table.sort(t) end]],
   ["texts made again and again"] = [[while true do local _t = ("x"):rep(100000) end]],
+  ["long texts as numbers"] = [[
+    local long = ("1"):rep(1000000)
+    while true do pcall(function() return long + 1 end) end]],
   ["a huge range"] = "pcall(table.unpack, {}, 1, 10000000) while true do end",
 }
 
@@ -197,7 +200,7 @@ describe("the memory of a policy file is capped at 8 MiB", function()
     assert.are.same({ calls = 2 }, (state:call("authorize", {})))
     local answer, problem = state:call("authorize", { hog = true })
     assert.is_nil(answer)
-    assert.are.equal("the policy used more than its 8 MiB of memory", problem)
+    says(problem, "8 MiB of memory")
     assert.are.same({ calls = 1 }, (state:call("authorize", {})))
   end)
 

@@ -10,7 +10,7 @@ before_each(begin)
 after_each(finish)
 
 local expect, completed, says = stage.expect, stage.completed, stage.says
-local TIMEOUT_MS, GRACE_MS = 30000, 2000
+local TIMEOUT_MS, GRACE_MS = 30000, 60000
 
 -- A host whose policy answers with these fields too.
 local function open(fields, options)
@@ -99,20 +99,16 @@ describe("interrupt first", function()
     it(("kills as usual who does not answer the %s in time"):format(word), function()
       local files <close> = stage.files()
       local host <close> = open { interrupt_first_ms = GRACE_MS }
-      local pending = submit_python(
-        host,
-        told(
-          files "began",
-          ([[
+      local stubborn = [[
 import time
 while True:
     try:
+        open(%q, 'w').close()
         time.sleep(1000)
     except KeyboardInterrupt:
         open(%q, 'w').close()
-]]):format(files "ignored")
-        )
-      )
+]]
+      local pending = submit_python(host, stubborn:format(files "began", files "ignored"))
       files:await "began"
       ENDS[word](pending)
       files:await "ignored"
@@ -169,11 +165,18 @@ while True:
   it("keeps the first word and its moment when a cancel follows a deadline", function()
     local files <close> = stage.files()
     local host <close> = open { interrupt_first_ms = 60000 }
-    local code = ("import time\ntry:\n  time.sleep(1000)\nfinally:\n  open(%q, 'w').close()\n%s"):format(
-      files "interrupted",
-      ("  import os\n  while not os.path.exists(%q): time.sleep(0.001)"):format(files "go")
-    )
-    local pending = submit_python(host, told(files "began", code))
+    local code = [[
+import os, time
+try:
+    open(%q, 'w').close()
+    time.sleep(1000)
+finally:
+    open(%q, 'w').close()
+    while not os.path.exists(%q):
+        time.sleep(0.001)
+]]
+    local names = { files "began", files "interrupted", files "go" }
+    local pending = submit_python(host, code:format(table.unpack(names)))
     files:await "began"
     stage.pass(TIMEOUT_MS)
     files:await "interrupted"
