@@ -41,9 +41,6 @@ local END_RULES = {
 
 local function table_of(kinds)
   return function(value)
-    if type(value) == "table" and getmetatable(value) ~= nil then
-      return "a plain table"
-    end
     local problem = options.wrong_in(value, kinds)
     return problem and "a table of the contract (" .. problem .. ")" or nil
   end
@@ -103,8 +100,6 @@ local LATER = { "sweep_after_call" }
 function decision.wrong(answer)
   if type(answer) ~= "table" then
     return ("the policy answered with %s, not a decision"):format(type(answer))
-  elseif getmetatable(answer) ~= nil then
-    return "the policy's decision has a metatable; plain data is wanted"
   end
   local problem = options.wrong_in(answer, KINDS)
   if problem then

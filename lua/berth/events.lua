@@ -82,7 +82,9 @@ end
 
 -- The next one in order; behind the last, how many there was no room for.
 local function take(self)
-  if self.first <= self.last then
+  if self.ended then
+    return nil
+  elseif self.first <= self.last then
     local event = self.queue[self.first]
     self.queue[self.first] = nil
     self.first = self.first + 1
@@ -94,12 +96,23 @@ local function take(self)
   end
 end
 
--- One task a subscriber calls it in order; it may wait, and then only itself is behind.
+-- One task a subscriber calls it in order; it may wait, and then only itself is behind. A callback
+-- that ends the task (it yielded by itself) costs its own event.
 local function deliver(self)
   for event in take, self do
     call(self, event)
   end
-  self.first, self.last, self.busy = 1, 0, false
+  self.first, self.last = 1, 0
+end
+
+local function begin(self)
+  self.busy = true
+  task.spawn(deliver, self).promise:on_settled(function()
+    self.busy = false
+    if self.first <= self.last and not self.ended then
+      begin(self)
+    end
+  end)
 end
 
 function Subscriber:push(event)
@@ -115,8 +128,7 @@ function Subscriber:push(event)
   self.last = self.last + 1
   self.queue[self.last] = event
   if not self.busy then
-    self.busy = true
-    task.spawn(deliver, self)
+    begin(self)
   end
 end
 
@@ -144,6 +156,7 @@ function Stream:subscribe(fn)
     for i, other in ipairs(self.subscribers) do
       if other == subscriber then
         table.remove(self.subscribers, i)
+        subscriber.ended = true
         return
       end
     end
@@ -179,9 +192,10 @@ end
 local noticed = {}
 
 --- Says something once in this Lua state.
-function Stream:notice_once(message)
-  if not noticed[message] then
-    noticed[message] = true
+---@param key string what is said once, whatever the words
+function Stream:notice_once(key, message)
+  if not noticed[key] then
+    noticed[key] = true
     self:emit("notice", nil, { message = message })
   end
 end

@@ -60,6 +60,17 @@ failure.codes = {
   spawn_failed = { outcome = not_started, state = before, exit = 126 },
 }
 
+--- A shallow copy: what goes out must not be the session's own table.
+---@param record table|nil
+---@return table|nil
+function failure.copy(record)
+  local copied = record and {}
+  for name, value in pairs(record or {}) do
+    copied[name] = value
+  end
+  return copied
+end
+
 --- Makes a failure. An outcome or state that the table does not allow for the code is our own bug
 --- and raises.
 ---@param code string a key of failure.codes
@@ -72,6 +83,7 @@ function failure.new(code, fields)
   if not row.outcome[fields.outcome] or not row.state[fields.state] then
     error(("%s can't be %s with state %s"):format(code, fields.outcome, tostring(fields.state)), 2)
   end
+  fields.cause, fields.certificate = failure.copy(fields.cause), failure.copy(fields.certificate)
   return setmetatable(fields, mt)
 end
 

@@ -95,6 +95,7 @@ local function own_workspace(self)
   end
   self.temporary_workspace = path
   self.stream:notice_once(
+    "workspace",
     ("no workspace was given: workers use a temporary folder, %s, which goes away with the host"):format(
       path
     )
@@ -146,7 +147,10 @@ function host.new(given)
     return refused("sandbox_unavailable", problem)
   end
   self.no_better_level = problem
-  self.stream:notice_once "workers are not sandboxed yet: they can do all that this user can do"
+  self.stream:notice_once(
+    "sandbox",
+    "workers are not sandboxed yet: they can do all that this user can do"
+  )
   if given.workspace then
     self.workspace, problem = folder(given.workspace)
   else
@@ -217,7 +221,7 @@ function Host:decide(kind, one, call)
   local request = policy_request(self, kind, shown, call)
   local ok, answer = self.policy:authorize(request)
   if not ok then
-    return nil, "policy_failed", ("the policy failed: %s; nothing ran"):format(tostring(answer))
+    return nil, "policy_failed", ("the policy failed: %s; nothing ran"):format(task.text(answer))
   end
   local problem = decision.wrong(answer)
   if problem then

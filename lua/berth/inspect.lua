@@ -1,6 +1,7 @@
 --- What a host shows of its sessions: host:inspect and host:sessions.
 
 local core = require "berth.core"
+local failure = require "berth.failure"
 
 local SETUID_NOTE =
   "setuid programs do not work: an ordinary user's pid namespace takes a user namespace"
@@ -17,18 +18,6 @@ local function limits_of(rt)
   end
   shown.output = { value = wanted.output or OUTPUT, enforced = wanted.output == nil }
   return shown
-end
-
--- A copy: the session's own must not be changed by who looks at it.
-local function copy(record)
-  if not record then
-    return nil
-  end
-  local copied = {}
-  for name, value in pairs(record) do
-    copied[name] = value
-  end
-  return copied
 end
 
 local function containment_of(one)
@@ -78,8 +67,8 @@ local function record_of(one)
     waiting = #one.queue,
     idle_ms = one.current and 0 or (now - one.used_us) / 1000,
     age_ms = one.started_us and (now - one.started_us) / 1000,
-    cause = copy(one.cause),
-    certificate = copy(one.certificate),
+    cause = failure.copy(one.cause),
+    certificate = failure.copy(one.certificate),
     containment = containment_of(one),
     limits = limits_of(one.runtime),
   }

@@ -46,6 +46,8 @@ end
 function options.wrong_in(values, kinds)
   if type(values) ~= "table" then
     return "a table is wanted, not " .. type(values)
+  elseif getmetatable(values) ~= nil then
+    return "a plain table is wanted, not one with a metatable"
   end
   for name, value in pairs(values) do
     local kind = kinds[name]

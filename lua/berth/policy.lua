@@ -179,9 +179,9 @@ function Policy:on_lost(session, cause)
   end
   local ok, rule = ask(self, "on_lost", session, cause)
   if not ok then
-    return nil, tostring(rule)
+    return nil, task.text(rule)
   elseif rule ~= "explicit" and rule ~= "fresh" then
-    return nil, ("on_lost answered %s, not 'explicit' or 'fresh'"):format(tostring(rule))
+    return nil, ("on_lost answered %s, not 'explicit' or 'fresh'"):format(task.text(rule))
   end
   return rule
 end

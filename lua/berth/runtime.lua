@@ -42,7 +42,7 @@ local function argv_of(capability, workspace)
   local ok, argv = task.without_waiting("a capability's command", capability.command, context)
   if not ok then
     return nil,
-      ("the command of worker '%s' can't be found: %s"):format(capability.name, tostring(argv))
+      ("the command of worker '%s' can't be found: %s"):format(capability.name, task.text(argv))
   end
   local problem = options.strings(argv)
   if problem or argv[1]:sub(1, 1) ~= "/" then

@@ -8,6 +8,7 @@
 local codec = require "berth.codec"
 local core = require "berth.core"
 local decision = require "berth.decision"
+local failure = require "berth.failure"
 local json = core.json
 local rules = require "berth.rules"
 local runtime = require "berth.runtime"
@@ -157,7 +158,7 @@ end
 local function give_turn(self, job)
   local ok, problem = xpcall(fire, debug.traceback, self, "turn", job)
   if not ok and self.current ~= job then
-    io.stderr:write("berth: a turn failed: ", tostring(problem), "\n")
+    io.stderr:write("berth: a turn failed: ", task.text(problem), "\n")
     fail(job, "policy_failed", "the host failed before anything was started; nothing ran")
   end
 end
@@ -369,7 +370,7 @@ local function shut(self, proof)
   self.shutdowns = nil
   set_state(self, "absent")
   for _, promise in ipairs(waiting) do
-    promise:settle { session = self.id, state = "absent", certificate = proof }
+    promise:settle { session = self.id, state = "absent", certificate = failure.copy(proof) }
   end
   self:pump()
 end
@@ -431,7 +432,7 @@ end
 
 --- The failure of a shutdown that meets a quarantine.
 function Session:unconfirmed_failure()
-  return require("berth.failure").new("termination_unconfirmed", {
+  return failure.new("termination_unconfirmed", {
     state = "quarantined",
     phase = "stop",
     cause = { code = self.cause and self.cause.code or "shutdown" },
@@ -586,12 +587,12 @@ local function begins_fresh(self, job)
     principal = self.principal,
     generation = self.generation,
     sequence = self.sequence,
-  }, self.cause)
+  }, failure.copy(self.cause))
   if problem then
     fail(job, "policy_failed", ("the policy failed: %s; nothing ran"):format(problem))
     return false
   end
-  job.fresh = rule == "fresh" and self.cause or nil
+  job.fresh = rule == "fresh" and failure.copy(self.cause) or nil
   return job.fresh ~= nil
 end
 
@@ -665,7 +666,7 @@ local function ready(self, bytes)
     session = self.id,
     generation = self.generation,
     state = "idle",
-    certificate = job.reset_certificate or self.certificate,
+    certificate = failure.copy(job.reset_certificate or self.certificate),
   }
   self:pump()
 end

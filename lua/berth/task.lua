@@ -101,6 +101,13 @@ function Task:done()
   return self.promise.settled
 end
 
+--- Any value as text; one whose __tostring raises is named by its type.
+---@return string
+function task.text(value)
+  local ok, shown = pcall(tostring, value)
+  return ok and shown or ("a %s that can't be shown"):format(type(value))
+end
+
 local function report(message)
   io.stderr:write("berth: ", tostring(message), "\n")
 end
@@ -116,14 +123,14 @@ local function finish(self, resumed_well, ok, ...)
   if not resumed_well then
     err = ok
   end
+  self.promise:settle(false, err)
   if not self.observed then
     self.reported = true
     unheard = unheard + 1
-    local shown = type(err) == "string" and "" or tostring(err) .. "\n"
-    report(("a task failed: %s%s"):format(shown, self.trace or debug.traceback(self.co, err)))
+    local shown = type(err) == "string" and "" or task.text(err) .. "\n"
+    report(("a task failed: %s%s"):format(shown, self.trace or debug.traceback(self.co)))
   end
   coroutine.close(self.co)
-  self.promise:settle(false, err)
 end
 
 local function resumed(self, ok, ...)
@@ -134,8 +141,11 @@ local function resumed(self, ok, ...)
   end
 end
 
+-- What becomes ready meanwhile waits for the next turn: tasks that wake each other must not keep
+-- the loop from its events and deadlines.
 local function run_ready()
-  while first <= last do
+  local stop = last
+  while first <= stop do
     local sleeper = ready[first]
     ready[first] = nil
     first = first + 1
@@ -147,7 +157,9 @@ local function run_ready()
       resumed(sleeper, coroutine.resume(sleeper.co))
     end
   end
-  first, last = 1, 0
+  if first > last then
+    first, last = 1, 0
+  end
 end
 
 --- Runs `fn(...)` as a task, from the next turn of the loop on.
@@ -211,7 +223,7 @@ local function one_turn(block, promise)
   if promise then
     over = promise.settled
   end
-  local alive = core.turn(block and not over)
+  local alive = core.turn(block and not over and first > last)
   local ok, problem = xpcall(dispatch_all, debug.traceback)
   if not ok then -- our own fault, or no memory; what is queued behind it is taken at the next turn
     report("an event was not handled: " .. tostring(problem))

@@ -83,11 +83,15 @@ local ENDLESS = {
   ["a loop in __close"] = CLOSING .. "local _x <close> = closing()",
   ["a loop in __close behind a loop"] = CLOSING .. "local _x <close> = closing() forever()",
   ["a loop in __close of a coroutine that spent the budget, closed"] = CLOSING .. [[
-    local co = coroutine.create(function() local _x <close> = closing() forever() end)
+    local function deep(n) if n > 0 then deep(n - 1) end return n end
+    deep(50) -- so that no call behind the spent budget needs memory, which would be refused
+    local co = coroutine.create(function() deep(50) local _x <close> = closing() forever() end)
     coroutine.resume(co)
     pcall(coroutine.close, co)]],
   ["a loop in __close of a wrapped coroutine that spent the budget"] = CLOSING .. [[
-    pcall(coroutine.wrap(function() local _x <close> = closing() forever() end))]],
+    local function deep(n) if n > 0 then deep(n - 1) end return n end
+    deep(50)
+    pcall(coroutine.wrap(function() deep(50) local _x <close> = closing() forever() end))]],
   ["a loop in __close of a waiting coroutine, closed"] = CLOSING .. [[
     local co = coroutine.create(function() local _x <close> = closing() coroutine.yield() end)
     coroutine.resume(co)
@@ -107,7 +111,7 @@ local ENDLESS = {
     while true do table.sort(t) end]],
   ["texts made again and again"] = [[while true do local _t = ("x"):rep(100000) end]],
   ["long texts as numbers"] = [[
-    local long = ("1"):rep(1000000)
+    local long = ("1"):rep(200000)
     while true do pcall(function() return long + 1 end) end]],
   ["a huge range"] = "pcall(table.unpack, {}, 1, 10000000) while true do end",
 }
@@ -123,6 +127,8 @@ describe("the budget of a policy file stops", function()
     find = [[("a"):rep(60000):find(".-.-.-b")]],
     match = [[("a"):rep(60000):match("(a*)*b")]],
     gsub = [[("a"):rep(60000):gsub(".-.-b", "")]],
+    ["find (a balance)"] = [[("("):rep(60000):find("%b()")]],
+    ["find (a reference)"] = [[("a"):rep(60000):find("(a*)%1b")]],
     gmatch = [[for _ in ("a"):rep(60000):gmatch("a-a-b") do end]],
   }
   for name, code in pairs(PATTERNS) do
@@ -142,6 +148,14 @@ describe("the budget of a policy file stops", function()
         return %s]]):format(ALLOW))
     )))
     completed(count(host, "bad"))
+  end)
+
+  it("a length that only a metatable says: the table functions refuse it", function()
+    fails_alone(
+      "table.concat(setmetatable({}, { __len = function() return 1000000000 end }))",
+      "p.lua:4:",
+      "without a metatable"
+    )
   end)
 
   it("each call by itself: what one call used up is no loss of the next", function()
@@ -165,6 +179,7 @@ end)
 -- ---- memory ----
 
 local HOGS = {
+  ["a text over 256 KiB"] = [[("x"):rep(256 * 1024 + 1)]],
   ["a text of 9 MiB"] = [[("x"):rep(9 * 1024 * 1024)]],
   ["a text that doubles"] = [[local s = ("x"):rep(100000) while true do s = s .. s end]],
   ["a text that doubles, inside pcall"] = [[
