@@ -54,8 +54,7 @@ static void reap_orphans(const struct containment *containment) {
 
 static bool is_live_member(pid_t pid, pid_t group) {
   struct process_stat stat;
-  if (!process_stat_read(pid, &stat) || stat.group != group) return false;
-  return stat.state != 'Z' && stat.state != 'X';
+  return process_stat_read(pid, &stat) && stat.group == group && !stat.dead;
 }
 
 /* Zombies that their parents never reap keep a group in being though all of it is dead. */

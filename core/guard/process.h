@@ -17,7 +17,8 @@ enum { SIGNAL_GROUP = 4 }; /* PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9 */
 enum { PROCESS_PATH_MAX = 80, PROCESS_STAT_MAX = 1024 };
 
 struct process_stat {
-  char state; /* Z and X are dead, unless other threads of a dead leader live on */
+  char state; /* of its main thread */
+  bool dead;  /* that is Z or X, and no other thread lives on behind it */
   pid_t parent;
   pid_t group;
   uint64_t start_time; /* in ticks since boot; with the boot id it makes a pid unique */
@@ -79,6 +80,7 @@ static inline void parse_stat(const char *after, struct process_stat *stat) {
   stat->state = *after;
   stat->parent = (pid_t)stat_field(after, 4);
   stat->group = (pid_t)stat_field(after, 5);
+  stat->dead = (stat->state == 'Z' || stat->state == 'X') && stat_field(after, 20) <= 1;
   stat->start_time = stat_field(after, 22);
   stat->dying = (stat_field(after, 9) & exiting) || (stat_field(after, 31) & killed);
 }
