@@ -3,6 +3,7 @@
 --- rules".
 
 local core = require "berth.core"
+local task = require "berth.task"
 
 local rules = {}
 
@@ -40,6 +41,32 @@ function rules.next(session)
     return idle_at, { code = "idle", limit = given.idle_ms }
   elseif aged_at then
     return aged_at, { code = "age", limit = given.age_ms }
+  end
+end
+
+--- Waits for the next end rule while the worker is idle, then calls `fn(cause)`; any use of the
+--- session begins anew.
+---@param session berth.Session
+---@param fn fun(cause: table)
+function rules.arm(session, fn)
+  local at_us, cause = rules.next(session)
+  if not at_us then
+    return
+  end
+  local used_us = session.used_us
+  session.rule_timer = task.at(at_us, function()
+    session.rule_timer = nil
+    if session.state == "idle" and session.used_us == used_us then
+      fn(cause)
+    end
+  end)
+end
+
+--- Takes that back.
+function rules.disarm(session)
+  if session.rule_timer then
+    task.clear(session.rule_timer)
+    session.rule_timer = nil
   end
 end
 
