@@ -2,16 +2,14 @@
 --- happens.
 -- Source: design sections 2, 4, 8.
 
+local admission = require "berth.admission"
 local capability = require "berth.capability"
-local codec = require "berth.codec"
 local core = require "berth.core"
 local decision = require "berth.decision"
 local events = require "berth.events"
 local failure = require "berth.failure"
-local job = require "berth.job"
 local options = require "berth.options"
 local policy = require "berth.policy"
-local session = require "berth.session"
 local task = require "berth.task"
 local words = require "berth.words"
 
@@ -26,6 +24,7 @@ local host = {}
 local Host = {}
 Host.__index = Host
 Host.__name = "berth.host"
+Host.decide = admission.decide
 
 local DEFAULTS = { sessions = 4, queue = 16 }
 local CLOSE_MS = 5000
@@ -186,200 +185,6 @@ function Host:may_own(_session_id, _principal)
   return true
 end
 
-local NOBODY = { state = "absent", generation = 0, sequence = 0 }
-
-local function policy_request(self, kind, one, call)
-  local now = core.now_us()
-  local worker = call.worker
-  if not worker and one.runtime then
-    worker = one.runtime.capability.name
-  end
-  return {
-    kind = kind,
-    session = call.session_id,
-    worker = worker,
-    principal = call.principal,
-    size = call.size or 0,
-    timeout_ms = call.timeout_ms,
-    reset = call.reset or false,
-    state = one.state,
-    generation = one.generation,
-    sequence = one.sequence,
-    idle_ms = one.used_us and (now - one.used_us) // 1000 or 0,
-    age_ms = one.started_us and (now - one.started_us) // 1000 or 0,
-    sessions = self.in_use,
-  }
-end
-
---- Asks the policy. Nothing of the session is touched.
----@param kind string
----@param one berth.Session|nil
----@param call table session_id, worker, principal, size, timeout_ms, reset
----@return berth.Decision|nil, string|nil code, string|nil message
-function Host:decide(kind, one, call)
-  local shown = one and one.principal == call.principal and one or NOBODY
-  local request = policy_request(self, kind, shown, call)
-  local ok, answer = self.policy:authorize(request)
-  if not ok then
-    return nil, "policy_failed", ("the policy failed: %s; nothing ran"):format(task.text(answer))
-  end
-  local problem = decision.wrong(answer)
-  if problem then
-    return nil, "policy_failed", problem .. "; nothing ran"
-  end
-  local refusal = decision.refusal(answer, kind)
-  if refusal then
-    return nil, "denied", ("denied: %s; nothing ran"):format(refusal)
-  end
-  if one and one.principal ~= call.principal then
-    return nil, "denied", "denied: the session belongs to another principal; nothing ran"
-  end
-  return answer
-end
-
--- --- checks on arrival ---
-
-local function shown_state(one, principal)
-  return one and one.principal == principal and one.state or "absent"
-end
-
-local function bad_id(id)
-  if #id < 1 or #id > 128 then
-    return ("a session id has 1 to 128 bytes, this one has %d"):format(#id), 128
-  elseif id:find "[^A-Za-z0-9._:@-]" then
-    return "a session id is made of A-Z a-z 0-9 . _ : @ - only"
-  elseif id:find "^[.-]" then
-    return "a session id does not start with '.' or '-'"
-  end
-end
-
-local function bad_timeout(timeout_ms, cap)
-  if timeout_ms ~= timeout_ms or timeout_ms <= 0 then
-    return ("timeout_ms is %s; it must be over 0"):format(words.number(timeout_ms))
-  elseif timeout_ms > cap then
-    return ("timeout_ms is %s, over the cap of %d"):format(words.number(timeout_ms), cap), cap
-  end
-end
-
-local function known_workers(self)
-  local names = {}
-  for name in pairs(self.capabilities) do
-    names[#names + 1] = name
-  end
-  table.sort(names)
-  return names
-end
-
--- The request's own faults, in the order of design section 4.
-local function invalid(self, one, call, cap)
-  local problem, limit = bad_id(call.session_id)
-  if problem then
-    return "invalid_request", problem, limit
-  end
-  problem, limit = bad_timeout(call.timeout_ms, cap)
-  if problem then
-    return "invalid_request", problem, limit
-  end
-  if call.kind ~= "evaluate" then
-    return
-  end
-  if not call.worker and not (one and one.runtime) then
-    local text = "a session that does not exist yet needs a worker: worker = '%s', for example"
-    return "invalid_request", text:format(known_workers(self)[1])
-  end
-  if (call.code == nil) == (call.request == nil) then
-    return "invalid_request", "exactly one of code and request is wanted"
-  end
-  if call.worker then
-    call.capability = self.capabilities[call.worker]
-  else
-    call.capability = one.runtime.capability
-  end
-  if call.capability then
-    call.body, problem, limit = codec.request(call.capability, call.code, call.request)
-  else
-    problem, limit = codec.wrong_size(call.code or call.request)
-  end
-  if problem then
-    return "invalid_request", problem, limit
-  elseif not call.capability then
-    local text = "no worker '%s' is known here; known: %s"
-    return "unknown_worker", text:format(call.worker, table.concat(known_workers(self), ", "))
-  end
-end
-
-local function refusal_of(self, one, call)
-  if self.closing then
-    local how = self.closed and "closed" or "closing"
-    return "host_closing", ("the host is %s; nothing ran"):format(how)
-  end
-  local begun = core.now_us()
-  local answer, code, message = self:decide(call.kind, one, call)
-  call.policy_us = core.now_us() - begun
-  if not answer then
-    return code, message
-  end
-  call.decision = answer
-  local cap = decision.cap_ms(answer)
-  call.timeout_ms = call.timeout_ms or math.min(decision.DEFAULT_TIMEOUT_MS, cap)
-  local limit
-  code, message, limit = invalid(self, one, call, cap)
-  if code then
-    return code, message .. "; nothing ran", limit
-  end
-  local lacking = decision.unavailable(answer, self.level, self.no_better_level)
-  if lacking then
-    return "sandbox_unavailable", lacking .. "; nothing ran"
-  end
-  if one and one.shutdowns then
-    return "closing", ("session '%s' is being shut down; nothing ran"):format(one.id)
-  end
-  if one and #one.queue >= self:limit "queue" then
-    local text = "%d requests wait for session '%s' already, the limit is %d; nothing ran"
-    limit = self:limit "queue"
-    return "queue_full", text:format(#one.queue, one.id, limit), limit
-  end
-  local owned, why = self:may_own(call.session_id, call.principal)
-  if not owned then
-    return "denied", ("denied: %s; nothing ran"):format(why)
-  end
-end
-
-local function refuse(call, one, code, message, limit)
-  local promise = task.promise()
-  promise:settle(
-    nil,
-    failure.new(code, {
-      state = shown_state(one, call.principal),
-      phase = "policy",
-      message = message,
-      limit = limit,
-      elapsed_ms = (core.now_us() - call.at_us) / 1000,
-    })
-  )
-  return { promise = promise }
-end
-
--- Takes an evaluation or a reset in, or answers at once why not.
-local function admit(self, call)
-  task.refuse_action(call.kind)
-  call.at_us = core.now_us()
-  local one = self.sessions_by_id[call.session_id]
-  local code, message, limit = refusal_of(self, one, call)
-  if code then
-    return refuse(call, one, code, message, limit)
-  end
-  if not one then
-    one = session.new(self, call.session_id, call.principal)
-    self.sessions_by_id[call.session_id] = one
-  end
-  local policy_us = call.policy_us
-  local admitted = job.new(call)
-  admitted.policy_us = policy_us
-  one:admit(admitted)
-  return admitted
-end
-
 --- Why no further session may start, or nil. Tombstones count.
 ---@param one berth.Session
 ---@return string|nil
@@ -444,7 +249,7 @@ local function evaluation(self, given, level)
   if given.session == nil then
     error("evaluate: session is missing", level + 1)
   end
-  return admit(self, {
+  return admission.admit(self, {
     kind = "evaluate",
     session_id = given.session,
     worker = given.worker,
@@ -490,14 +295,16 @@ end
 function Host:reset(id, given)
   given = given or {}
   check_call("reset", id, given, RESET)
-  return admit(self, {
-    kind = "reset",
-    reset = true,
-    session_id = id,
-    generation = given.generation,
-    timeout_ms = given.timeout_ms,
-    principal = given.principal or "local",
-  }).promise:wait()
+  return admission
+    .admit(self, {
+      kind = "reset",
+      reset = true,
+      session_id = id,
+      generation = given.generation,
+      timeout_ms = given.timeout_ms,
+      principal = given.principal or "local",
+    }).promise
+    :wait()
 end
 
 local function shutdown_refusal(self, one, call)
@@ -506,9 +313,9 @@ local function shutdown_refusal(self, one, call)
     return code, message
   end
   call.timeout_ms = call.timeout_ms or decision.DEFAULT_TIMEOUT_MS
-  local problem, limit = bad_id(call.session_id)
+  local problem, limit = admission.bad_id(call.session_id)
   if not problem then
-    problem, limit = bad_timeout(call.timeout_ms, decision.cap_ms(answer))
+    problem, limit = admission.bad_timeout(call.timeout_ms, decision.cap_ms(answer))
   end
   if problem then
     return "invalid_request", problem, limit
@@ -559,7 +366,7 @@ function Host:shutdown(id, given)
   local one = self.sessions_by_id[id]
   local code, message, limit = shutdown_refusal(self, one, call)
   if code then
-    return refuse(call, one, code, message, limit).promise:wait()
+    return admission.refuse(call, one, code, message, limit).promise:wait()
   end
   if not one then
     return { session = id, state = "absent" }

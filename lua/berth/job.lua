@@ -36,7 +36,7 @@ function job.new(fields)
   local self = setmetatable(fields, Job)
   self.promise = task.promise()
   self.phase = "policy"
-  self.policy_us = 0
+  self.policy_us = self.policy_us or 0
   self.deadline_us = self.at_us + math.floor(self.timeout_ms * 1000)
   return self
 end

@@ -1,9 +1,9 @@
 --- One session: a caller's id, at most one worker, a queue, and what is known when that worker is
 --- gone.
 --
--- The life cycle is the table `transitions`, state x event, at the end of this file. Events come
--- from the queue (a job's turn), from the worker (by the core), from the clock and from callers;
--- what a state does not name does not happen in it. Source: design section 4.
+-- The life cycle is the table `transitions`, state x event, below; what it calls is in session/.
+-- Events come from the queue (a job's turn), from the worker (by the core), from the clock and from
+-- callers; what a state does not name does not happen in it. Source: design section 4.
 
 local base = require "berth.session.base"
 local core = require "berth.core"
