@@ -18,7 +18,7 @@ PREFIX ?= /usr/local
 
 RUN_PACKAGES  = gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev libuv1-dev libyajl-dev \
                 lua-argparse python3
-TEST_PACKAGES = clang libclang-rt-dev clang-format clang-tidy cppcheck lua-busted lua-check \
+TEST_PACKAGES = clang libclang-rt-dev clang-format clang-tidy cppcheck locales lua-busted lua-check \
                 nodejs npm shellcheck stylua valgrind
 
 # ---- how things are compiled --------------------------------------------------------------------
