@@ -155,6 +155,7 @@ local function evaluate_all(given, berth, codes)
   end)
   for _, code in ipairs(codes) do
     local exit_code = evaluate(given, berth, code)
+    task.turn(false) -- a Ctrl-C that came with the answer counts before the next code
     if exit_code ~= 0 or interrupted or stdout.failed() then
       return interrupted and INTERRUPTED or exit_code
     end
