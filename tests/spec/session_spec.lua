@@ -504,6 +504,29 @@ describe("the tombstone", function()
     assert.are.equal("actor", host:inspect("s").worker)
   end)
 
+  it("a request that names no worker means the one that the session has at its turn", function()
+    local files <close> = stage.files()
+    local host <close> = stage.host()
+    local busy = submit(host, "s", "actor", ("heed(%q)"):format(files "go"))
+    local reset = submit(host, "s", "counter", "x", { reset = true })
+    local behind = submit(host, "s", nil, "x")
+    files:tell "go"
+    completed(busy:wait())
+    assert.are.equal("1", completed(reset:wait()).body)
+    assert.are.equal("2", completed(behind:wait()).body)
+  end)
+
+  it("what a failure shows is a copy: changing it changes no later answer", function()
+    local host <close> = stage.host()
+    local failure = lose(host, "s")
+    failure.cause.code, failure.certificate.confirmed = "mine", false
+    local record = host:inspect "s"
+    record.cause.code = "mine"
+    local later = expect({ code = "state_lost" }, ask(host, "s", "actor", "pass"))
+    assert.are.equal("worker_exit", later.cause.code)
+    assert.is_true(later.certificate.confirmed)
+  end)
+
   it("state_lost names the cause and the next step in one sentence", function()
     local host <close> = stage.host()
     lose(host, "s")

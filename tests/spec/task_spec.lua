@@ -65,6 +65,20 @@ describe("berth.task", function()
     stage.says(result.stderr, "a task failed", "on purpose", "stack traceback")
   end)
 
+  it("that wakes others without end keeps no deadline from passing", function()
+    local done, woken, most = false, 0, 1000000
+    local busy = berth.task(function()
+      while not done and woken < most do
+        woken = woken + 1
+        berth.task(function() end):wait()
+      end
+    end)
+    berth.sleep(1)
+    done = true
+    busy:wait()
+    assert.is_true(woken > 0 and woken < most)
+  end)
+
   it("that raises harms no other", function()
     local failing = berth.task(function()
       error "on purpose"
