@@ -2,6 +2,7 @@
 --- that is no table is `policy_failed`, so that a typing mistake never grants anything. Source:
 --- design section 8.
 
+local levels = require "berth.level"
 local options = require "berth.options"
 
 local decision = {}
@@ -138,7 +139,6 @@ function decision.refusal(answer, kind)
 end
 
 local SANDBOX_ONLY = { "user", "hide", "wrap" }
-local RANK = { group = 1, subreaper = 2, cgroup = 3, pidns = 4 }
 
 --- Why this host can't honour a decision, found from the decision alone, or nil. Never silently
 --- weaker.
@@ -168,7 +168,7 @@ function decision.unavailable(answer, level, no_better)
     return "the decision's end_rules.memory needs limits, which this version can't enforce yet"
   end
   local least = answer.containment or "subreaper"
-  if RANK[level] < RANK[least] then
+  if not levels.reaches(level, least) then
     return ("the policy accepts containment %s or better, and this host has %s%s"):format(
       least,
       level,

@@ -2,7 +2,7 @@
 
 local core = require "berth.core"
 local decision = require "berth.decision"
-local host = require "berth.host"
+local level = require "berth.level"
 local policy = require "berth.policy"
 
 local doctor = {}
@@ -66,10 +66,10 @@ local function change_for_pidns(box)
   return core.is_root and "give this process CAP_SYS_ADMIN" or "run berth as root"
 end
 
-local function change_for(level, why, box)
+local function change_for(name, why, box)
   if why:find("berth-guard", 1, true) then
     return "put berth-guard beside the program: make"
-  elseif level == "pidns" then
+  elseif name == "pidns" then
     return change_for_pidns(box)
   end
   return "allow clone(2) and pidfds in the filter around this process"
@@ -87,13 +87,13 @@ end
 
 local function levels(box)
   local found = {}
-  for _, level in ipairs { "pidns", "subreaper", "group" } do
-    local works, why = core.probe(level)
+  for _, name in ipairs(level.NAMES) do
+    local works, why = core.probe(name)
     found[#found + 1] = {
-      name = level,
+      name = name,
       works = works,
-      note = works and (NOTES[level] or pidns_note()) or why,
-      change = not works and change_for(level, why, box) or nil,
+      note = works and (NOTES[name] or pidns_note()) or why,
+      change = not works and change_for(name, why, box) or nil,
     }
   end
   table.insert(found, 2, {
@@ -142,32 +142,19 @@ local function cgroups()
 end
 
 -- Asks the default policy as a first evaluation would.
-local function default_policy(level)
+local function default_policy(best)
   local path = policy.shipped "workspace"
   local made, problem = policy.from_file(path)
   if not made then
     return { path = path, works = false, note = problem }
   end
-  local ok, answer = made:authorize {
-    kind = "evaluate",
-    session = "doctor",
-    worker = "python",
-    principal = "local",
-    size = 1,
-    reset = false,
-    state = "absent",
-    generation = 0,
-    sequence = 0,
-    idle_ms = 0,
-    age_ms = 0,
-    sessions = 0,
-  }
+  local ok, answer = made:authorize(policy.first_request())
   problem = not ok and tostring(answer)
     or decision.wrong(answer)
     or decision.refusal(answer, "evaluate")
   if not problem then
-    problem = level and decision.unavailable(answer, level)
-      or not level and "no containment level works"
+    problem = best and decision.unavailable(answer, best)
+      or not best and "no containment level works"
   end
   return {
     path = path,
@@ -182,7 +169,7 @@ end
 function doctor.look()
   local box = container()
   local found = levels(box)
-  local auto = host.choose_level "auto"
+  local auto = level.choose "auto"
   local verdict = default_policy(auto)
   return {
     version = core.version,

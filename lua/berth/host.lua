@@ -8,6 +8,7 @@ local core = require "berth.core"
 local decision = require "berth.decision"
 local events = require "berth.events"
 local failure = require "berth.failure"
+local levels = require "berth.level"
 local options = require "berth.options"
 local policy = require "berth.policy"
 local task = require "berth.task"
@@ -58,33 +59,6 @@ local function open_policy(given)
   end
   local made, problem = policy.from_file(given or policy.shipped "workspace")
   return made, "policy_failed", problem
-end
-
--- As root a pid namespace costs nothing that works otherwise. For an ordinary user it takes a user
--- namespace, in which setuid programs do not work: that must be demanded.
-local function automatic_levels()
-  return core.is_root and { "pidns", "subreaper", "group" } or { "subreaper", "group" }
-end
-
---- The containment level for a wish: "auto", or a name to demand it. Each is tried by doing it.
----@param wanted string
----@return string|nil level
----@return string|nil why no better one works, or why none does
-function host.choose_level(wanted)
-  if wanted == "cgroup" then
-    return nil,
-      "containment cgroup comes with the sandbox; this version has pidns, subreaper and group"
-  end
-  local levels = wanted == "auto" and automatic_levels() or { wanted }
-  local reasons = {}
-  for _, level in ipairs(levels) do
-    local works, why = core.probe(level)
-    if works then
-      return level, reasons[1] and table.concat(reasons, "; ")
-    end
-    reasons[#reasons + 1] = ("containment %s does not work here: %s"):format(level, why)
-  end
-  return nil, table.concat(reasons, "; ")
 end
 
 local function own_workspace(self)
@@ -141,7 +115,7 @@ function host.new(given)
     error("berth.host: " .. tostring(all), 2)
   end
   self.capabilities = all
-  self.level, problem = host.choose_level(given.containment or "auto")
+  self.level, problem = levels.choose(given.containment or "auto")
   if not self.level then
     return refused("sandbox_unavailable", problem)
   end

@@ -2,6 +2,7 @@
 
 local core = require "berth.core"
 local failure = require "berth.failure"
+local levels = require "berth.level"
 
 local SETUID_NOTE =
   "setuid programs do not work: an ordinary user's pid namespace takes a user namespace"
@@ -28,7 +29,7 @@ local function containment_of(one)
   local userns = level == "pidns" and not core.is_root
   return {
     level = level,
-    holds_hostile = userns,
+    holds_hostile = levels.holds_hostile(level),
     setuid = not userns,
     note = userns and SETUID_NOTE or nil,
   }

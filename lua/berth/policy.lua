@@ -136,6 +136,26 @@ function policy.shipped(name)
   return ("%spolicies/%s.lua"):format(here or "", name)
 end
 
+--- The request that a host makes of the first evaluation of a session, for who wants to try a
+--- policy.
+---@return table
+function policy.first_request()
+  return {
+    kind = "evaluate",
+    session = "try",
+    worker = "python",
+    principal = "local",
+    size = 1,
+    reset = false,
+    state = "absent",
+    generation = 0,
+    sequence = 0,
+    idle_ms = 0,
+    age_ms = 0,
+    sessions = 0,
+  }
+end
+
 --- Reads the file again. The new policy counts from the next decision; if it fails its check the
 --- old one stays. A table policy has nothing to read again.
 ---@return boolean|nil ok, string|nil problem

@@ -1,8 +1,8 @@
 --- berth policy: checks a policy file, or shows what it decides.
 
 local decision = require "berth.decision"
-local host = require "berth.host"
 local json = require("berth.core").json
+local levels = require "berth.level"
 local output = require "berth.cli.output"
 local policy = require "berth.policy"
 local words = require "berth.words"
@@ -62,20 +62,7 @@ local function check(given)
   return 0
 end
 
-local DEFAULT_REQUEST = {
-  kind = "evaluate",
-  session = "try",
-  worker = "python",
-  principal = "local",
-  size = 1,
-  reset = false,
-  state = "absent",
-  generation = 0,
-  sequence = 0,
-  idle_ms = 0,
-  age_ms = 0,
-  sessions = 0,
-}
+local DEFAULT_REQUEST = policy.first_request()
 
 -- What is wrong with one field of a request, or nil.
 local function wrong_field(name, value)
@@ -142,7 +129,7 @@ local function refusal_of(answer, request)
   if problem then
     return problem
   end
-  local level, why = host.choose_level "auto"
+  local level, why = levels.choose "auto"
   problem = level and decision.unavailable(answer, level, why) or not level and why
   if problem then
     return "sandbox_unavailable: " .. problem

@@ -5,6 +5,7 @@ local base = require "berth.session.base"
 local capability = require "berth.capability"
 local core = require "berth.core"
 local failure = require "berth.failure"
+local levels = require "berth.level"
 local task = require "berth.task"
 local words = require "berth.words"
 
@@ -13,7 +14,6 @@ local flush_behind_loss = base.flush_behind_loss
 
 local ending = {}
 
-local MEANS = { pidns = "init_kill", subreaper = "stop_walk", group = "group_kill" }
 local CLOSE_MS, TERM_MS = 100, 250 -- how an idle worker is asked to end
 
 -- --- the kill ---
@@ -79,11 +79,11 @@ local function certificate(self, record, confirmed)
   local level = self.level
   local made = {
     level = level,
-    means = MEANS[level],
+    means = levels.means(level),
     elapsed_ms = record.elapsed_us / 1000,
     survivors = confirmed and 0 or nil,
     confirmed = confirmed,
-    holds_hostile = level == "pidns" and not core.is_root,
+    holds_hostile = levels.holds_hostile(level),
   }
   self.certificate = made
   local shown = {}
