@@ -153,6 +153,36 @@ static int l_call_pure(lua_State *L) {
   return lua_gettop(L);
 }
 
+/* stack: ..., kind, value -> the same. True if the value is plainly of the kind: a type's name, or
+ * a set of words. Any other kind is for options.lua to judge. */
+static bool fits(lua_State *L) {
+  if (lua_type(L, -2) == LUA_TSTRING) return strcmp(lua_tostring(L, -2), luaL_typename(L, -1)) == 0;
+  if (lua_type(L, -2) != LUA_TTABLE) return false;
+  lua_pushvalue(L, -1);
+  bool found = lua_rawget(L, -3) != LUA_TNIL && lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return found;
+}
+
+/* fits(values, kinds) -> boolean: whether `values` is a plain table whose every value is plainly of
+ * the kind that `kinds` gives its name. False only means that options.lua must look closer. It is
+ * here because every request and every decision passes it. */
+static int l_fits(lua_State *L) {
+  lua_settop(L, 2);
+  bool plain = lua_istable(L, 1) && lua_istable(L, 2) && !lua_getmetatable(L, 1);
+  lua_settop(L, 2);
+  if (plain) lua_pushnil(L);
+  while (plain && lua_next(L, 1)) { /* stack: values, kinds, name, value */
+    lua_pushvalue(L, 3);
+    lua_rawget(L, 2);
+    lua_insert(L, 4);
+    plain = fits(L);
+    lua_settop(L, 3);
+  }
+  lua_pushboolean(L, plain);
+  return 1;
+}
+
 static int l_core_gc(lua_State *L) {
   struct core **box = lua_touserdata(L, 1);
   core_destroy(*box);
@@ -216,6 +246,7 @@ static const luaL_Reg functions[] = {
     {"catch_interrupt", l_catch_interrupt},
     {"reap_orphans", l_reap_orphans},
     {"call_pure", l_call_pure},
+    {"fits", l_fits},
     {"spawn", seam_spawn},
     {"load_policy", seam_load_policy},
     {"machine", seam_machine},

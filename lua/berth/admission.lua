@@ -15,7 +15,7 @@ local admission = {}
 local NOBODY = { state = "absent", generation = 0, sequence = 0 }
 
 local function policy_request(self, kind, one, call)
-  local now = core.now_us()
+  local now = call.waited and core.now_us() or call.at_us
   local worker = call.worker
   if not worker and one.runtime then
     worker = one.runtime.capability.name
@@ -25,7 +25,7 @@ local function policy_request(self, kind, one, call)
     session = call.session_id,
     worker = worker,
     principal = call.principal,
-    size = call.size or 0,
+    size = #(call.code or call.request or ""),
     timeout_ms = call.timeout_ms,
     reset = call.reset or false,
     state = one.state,
@@ -101,9 +101,12 @@ end
 
 -- The request's own faults, in the order of design section 4.
 local function invalid(self, one, call, cap)
-  local problem, limit = admission.bad_id(call.session_id)
-  if problem then
-    return "invalid_request", problem, limit
+  local problem, limit
+  if not one then -- a session that exists has a good id
+    problem, limit = admission.bad_id(call.session_id)
+    if problem then
+      return "invalid_request", problem, limit
+    end
   end
   problem, limit = admission.bad_timeout(call.timeout_ms, cap)
   if problem then
@@ -142,9 +145,8 @@ local function refusal_of(self, one, call)
     local how = self.closed and "closed" or "closing"
     return "host_closing", ("the host is %s; nothing ran"):format(how)
   end
-  local begun = core.now_us()
   local answer, code, message = self:decide(call.kind, one, call)
-  call.policy_us = core.now_us() - begun
+  call.policy_us = core.now_us() - call.at_us
   if not answer then
     return code, message
   end
@@ -175,7 +177,7 @@ local function refusal_of(self, one, call)
 end
 
 --- Answers a call that was not taken in.
----@return { promise: berth.Promise }
+---@return berth.Promise
 function admission.refuse(call, one, code, message, limit)
   local promise = task.promise()
   promise:settle(
@@ -188,7 +190,7 @@ function admission.refuse(call, one, code, message, limit)
       elapsed_ms = (core.now_us() - call.at_us) / 1000,
     })
   )
-  return { promise = promise }
+  return promise
 end
 
 --- Takes an evaluation or a reset in, or answers at once why not.

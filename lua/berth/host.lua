@@ -200,7 +200,7 @@ Pending.__name = "berth.pending"
 
 --- Waits for the answer: reply, or nil and a failure. May be called again.
 function Pending:wait()
-  return self.job.promise:wait()
+  return self.job:wait()
 end
 
 --- Cancels. In flight this ends the worker: the outcome is unknown, the session lost.
@@ -229,7 +229,6 @@ local function evaluation(self, given, level)
     worker = given.worker,
     code = given.code,
     request = given.request,
-    size = #(given.code or given.request or ""),
     timeout_ms = given.timeout_ms,
     reset = given.reset,
     principal = given.principal or "local",
@@ -241,7 +240,7 @@ end
 ---@param given table session, worker, code or request, timeout_ms, reset, principal, on_event
 ---@return table|nil reply, berth.Failure|nil
 function Host:evaluate(given)
-  return evaluation(self, given, 2).promise:wait()
+  return evaluation(self, given, 2):wait()
 end
 
 --- The same without waiting.
@@ -277,7 +276,7 @@ function Host:reset(id, given)
       generation = given.generation,
       timeout_ms = given.timeout_ms,
       principal = given.principal or "local",
-    }).promise
+    })
     :wait()
 end
 
@@ -340,7 +339,7 @@ function Host:shutdown(id, given)
   local one = self.sessions_by_id[id]
   local code, message, limit = shutdown_refusal(self, one, call)
   if code then
-    return admission.refuse(call, one, code, message, limit).promise:wait()
+    return admission.refuse(call, one, code, message, limit):wait()
   end
   if not one then
     return { session = id, state = "absent" }

@@ -8,16 +8,19 @@ local task = require "berth.task"
 
 local job = {}
 
----@class berth.Job
+---@class berth.Job : berth.Promise a promise of its answer
 ---@field kind "evaluate"|"reset"
 ---@field session berth.Session
----@field promise berth.Promise
 ---@field phase string
 ---@field at_us integer when it arrived
 ---@field timeout_ms number
----@field deadline_us integer
 local Job = {}
 Job.__index = Job
+Job.phase = "policy"
+Job.policy_us = 0
+for name, method in pairs(task.Promise) do
+  Job[name] = Job[name] or method
+end
 
 local STDERR_TAIL = 65536
 
@@ -34,21 +37,23 @@ local reply_mt = {
 ---@return berth.Job
 function job.new(fields)
   local self = setmetatable(fields, Job)
-  self.promise = task.promise()
-  self.phase = "policy"
-  self.policy_us = self.policy_us or 0
-  self.deadline_us = self.at_us + math.floor(self.timeout_ms * 1000)
   return self
+end
+
+--- The instant by which it must have its answer.
+---@return integer us
+function Job:deadline_us()
+  return self.at_us + math.floor(self.timeout_ms * 1000)
 end
 
 --- Lets the deadline call `fn(job)` when it passes.
 function Job:arm(fn)
-  self.deadline_id = task.at(self.deadline_us, fn, self)
+  self.deadline_id = task.at(self:deadline_us(), fn, self)
 end
 
 ---@return boolean
 function Job:expired()
-  return core.now_us() >= self.deadline_us
+  return core.now_us() >= self:deadline_us()
 end
 
 ---@return number ms since it arrived
@@ -57,7 +62,7 @@ function Job:elapsed_ms()
 end
 
 -- The answer goes out once; then nothing of the job is left in the clock.
-local function settle(self, reply, fail)
+local function answer(self, reply, fail)
   if self.deadline_id then
     task.clear(self.deadline_id)
     self.deadline_id = nil
@@ -69,7 +74,7 @@ local function settle(self, reply, fail)
   local session = self.session
   if session and self.kind == "evaluate" then
     local stream = session.host.stream
-    if stream:wanted "evaluation_ended" then
+    if stream.shows.evaluation_ended then
       stream:emit("evaluation_ended", session, {
         outcome = reply and "completed" or fail.outcome,
         code = fail and fail.code,
@@ -78,14 +83,14 @@ local function settle(self, reply, fail)
       })
     end
   end
-  self.promise:settle(reply, fail)
+  self:settle(reply, fail)
 end
 
 --- Answers with a failure.
 ---@param code string
 ---@param fields table state, message, and what else is known; phase and elapsed_ms are filled in
 function Job:fail(code, fields)
-  if self.promise.settled then
+  if self.settled then
     return
   end
   fields.phase = fields.phase or self.phase
@@ -95,12 +100,12 @@ function Job:fail(code, fields)
   elseif fields.stderr then
     fields.stderr = fields.stderr:sub(-STDERR_TAIL)
   end
-  settle(self, nil, failure.new(code, fields))
+  answer(self, nil, failure.new(code, fields))
 end
 
 --- Answers a reset.
 function Job:succeed(result)
-  settle(self, result)
+  answer(self, result)
 end
 
 local function ms(from_us, to_us)
@@ -132,7 +137,7 @@ function Job:complete(body, state, stdout, stderr)
       },
     }, reply_mt)
   )
-  settle(self, reply)
+  answer(self, reply)
 end
 
 --- Passes an event frame on to the evaluation's own callback, in order.

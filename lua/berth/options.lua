@@ -1,6 +1,8 @@
 --- Checks of option tables: a wrong type or an unknown name is the caller's mistake and raises,
 --- naming it; values out of range are not checked here (they come back as failures).
 
+local core = require "berth.core"
+
 local options = {}
 
 --- A Lua type, "integer", "callable", "any", a set of words (options.one_of), or a check that
@@ -44,18 +46,19 @@ end
 ---@param kinds table<string, berth.Kind> the names allowed
 ---@return string|nil
 function options.wrong_in(values, kinds)
-  if type(values) ~= "table" then
+  if core.fits(values, kinds) then
+    return nil -- the usual case, seen at once
+  elseif type(values) ~= "table" then
     return "a table is wanted, not " .. type(values)
   elseif getmetatable(values) ~= nil then
     return "a plain table is wanted, not one with a metatable"
   end
-  for name, value in pairs(values) do
+  for name, value in next, values do
     local kind = kinds[name]
     if not kind then
       return ("unknown name '%s'"):format(tostring(name))
     end
-    local fits = type(value) == kind or type(kind) == "table" and kind[value] -- most, at once
-    local problem = not fits and options.wrong(name, kind, value)
+    local problem = options.wrong(name, kind, value)
     if problem then
       return problem
     end

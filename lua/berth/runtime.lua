@@ -93,6 +93,19 @@ function runtime.resolve(host, capability, answer, current)
   if not argv then
     return nil, problem
   end
+  if
+    current
+    and current.capability == capability
+    and current.workspace == workspace
+    and current.sandbox == answer.sandbox
+    and current.network == answer.network
+    and same_list(current.argv, argv)
+    and not answer.env
+    and current.env == NONE
+    and same_limits(current.limits, answer.limits)
+  then
+    return current -- the usual case, without building anything
+  end
   local made = {
     capability = capability,
     argv = argv,

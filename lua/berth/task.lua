@@ -17,7 +17,10 @@ local turning = false -- a turn is under way
 local locked = nil -- why waiting is refused now
 local alive_tasks = 0
 local unheard = 0 -- tasks that failed and that nobody waited for
-local on_worker, on_deadline, arguments, on_interrupt = {}, {}, {}, nil
+local on_worker, on_interrupt = {}, nil
+-- { id, fn, argument } by the low half of the id, which the core uses again. A slot's record is kept,
+-- so that the table has no keys that come and go.
+local deadlines = {}
 
 --- Something that will have a result: one value, or nil and a second one.
 ---@class berth.Promise
@@ -27,10 +30,13 @@ local on_worker, on_deadline, arguments, on_interrupt = {}, {}, {}, nil
 local Promise = {}
 Promise.__index = Promise
 Promise.__name = "berth.promise"
+Promise.settled = false
+
+task.Promise = Promise -- whose methods a job takes over, for it is a promise of its answer
 
 ---@return berth.Promise
 function task.promise()
-  return setmetatable({ settled = false, value = nil, second = nil, waiters = nil }, Promise)
+  return setmetatable({ settled = nil, value = nil, second = nil, waiters = nil }, Promise)
 end
 
 local function wake(sleeper)
@@ -181,10 +187,19 @@ function task.spawn(fn, ...)
   return self
 end
 
+-- What is to be called for a deadline that is still set; it counts as done then.
+local function take_deadline(id)
+  local record = deadlines[id & 0xffffffff]
+  if record and record.id == id then
+    local fn, argument = record.fn, record.argument
+    record.id, record.fn, record.argument = nil, nil, nil
+    return fn, argument
+  end
+end
+
 local handlers = {
   deadline = function(id)
-    local fn, argument = on_deadline[id], arguments[id]
-    on_deadline[id], arguments[id] = nil, nil
+    local fn, argument = take_deadline(id)
     if fn then
       fn(argument)
     end
@@ -196,39 +211,40 @@ local handlers = {
   end,
 }
 
+local dispatching = false -- an event is being handled
+
+-- Each event's handler, until there is none left.
 local function dispatch(kind, id, ...)
   if kind == nil then
-    return false
+    return
   end
+  local to_worker = on_worker[id]
   local handler = handlers[kind]
   if handler then
     handler(id)
-  elseif on_worker[id] then
-    on_worker[id](kind, ...)
+  elseif to_worker then
+    to_worker(kind, ...)
   end
-  return true
-end
-
-local function dispatch_all()
-  repeat
-    local more = dispatch(core.next_event())
-  until not more
+  return dispatch(core.next_event())
 end
 
 -- The tasks that run first may already bring about what the caller waits for: then nothing might
 -- ever wake the loop.
 local function one_turn(block, promise)
-  run_ready()
+  if first <= last then
+    run_ready()
+  end
   local over = alive_tasks == 0
   if promise then
     over = promise.settled
   end
   local alive = core.turn(block and not over and first > last)
-  local ok, problem = xpcall(dispatch_all, debug.traceback)
-  if not ok then -- our own fault, or no memory; what is queued behind it is taken at the next turn
-    report("an event was not handled: " .. tostring(problem))
+  dispatching = true
+  dispatch(core.next_event())
+  dispatching = false
+  if first <= last then
+    run_ready()
   end
-  run_ready()
   return alive
 end
 
@@ -243,10 +259,15 @@ function task.turn(block, promise)
   turning = true
   local ok, alive = xpcall(one_turn, debug.traceback, block, promise)
   turning = false
-  if not ok then
+  if ok then
+    return alive
+  elseif not dispatching then
     error(alive, 0)
   end
-  return alive
+  -- Our own fault, or no memory; what is queued behind it is taken at the next turn.
+  dispatching = false
+  report("an event was not handled: " .. tostring(alive))
+  return true
 end
 
 --- Waits until the promise is settled.
@@ -301,13 +322,19 @@ end
 ---@return integer id
 function task.at(at_us, fn, argument)
   local id = core.set_deadline(at_us)
-  on_deadline[id], arguments[id] = fn, argument
+  local slot = id & 0xffffffff
+  local record = deadlines[slot]
+  if record then
+    record.id, record.fn, record.argument = id, fn, argument
+  else
+    deadlines[slot] = { id = id, fn = fn, argument = argument }
+  end
   return id
 end
 
 --- Takes `task.at` back.
 function task.clear(id)
-  on_deadline[id], arguments[id] = nil, nil
+  take_deadline(id)
   core.clear_deadline(id)
 end
 

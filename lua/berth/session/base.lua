@@ -57,7 +57,7 @@ function base.set_state(self, state)
     self.host.in_use = self.host.in_use - 1
   end
   self.state = state
-  if self.host.stream:wanted "state" then
+  if self.host.stream.shows.state then
     self.host.stream:emit("state", self, { state = state })
   end
 end

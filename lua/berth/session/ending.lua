@@ -120,7 +120,7 @@ end
 
 local function answer_stopped(self, stop, record, state, proof)
   local job = stop.job
-  if not job or job.promise.settled then
+  if not job or job.settled then
     return
   end
   local outcome = outcome_of(stop, record)
@@ -191,7 +191,7 @@ function ending.unconfirmed(self, record)
     .. "may still run; nothing else is started under this id until it is"
   ):format(self.id, record.elapsed_us // 1000)
   local fields = { cause = { code = original }, certificate = proof, stderr = record.stderr }
-  if stop.job and not stop.job.promise.settled then
+  if stop.job and not stop.job.settled then
     fields.outcome = stop.next ~= "start" and outcome_of(stop, record) or "not_started"
     fail(stop.job, "termination_unconfirmed", message, fields)
   end
@@ -242,7 +242,7 @@ local function interrupt_first(self, job, code, cause)
   job.interrupting = INTERRUPTED[code]
   local until_us = core.now_us() + ms * 1000
   if code == "cancelled" then
-    until_us = math.min(until_us, job.deadline_us) -- the deadline counts on
+    until_us = math.min(until_us, job:deadline_us()) -- the deadline counts on
   end
   job.interrupt_id = task.at(until_us, function()
     fire(self, "unanswered", job, code, cause)

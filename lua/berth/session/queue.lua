@@ -75,7 +75,7 @@ end
 -- A deadline passed.
 function queue.expire(job)
   local self = job.session
-  if job.promise.settled then
+  if job.settled then
     return
   elseif take_from_queue(self, job) then
     self:expire_queued(job)
@@ -86,7 +86,7 @@ end
 
 --- A caller gives up. Returns false if the answer was there already.
 function Session:cancel(job, reason)
-  if job.promise.settled then
+  if job.settled then
     return false
   end
   local cause = cancel_cause(reason)

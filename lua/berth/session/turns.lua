@@ -146,7 +146,7 @@ local function exchange(self, job)
   local ok, _, errno = self.worker:send(job.body)
   if ok then
     self.sequence = self.sequence + 1
-    if self.host.stream:wanted "evaluation_started" then
+    if self.host.stream.shows.evaluation_started then
       self.host.stream:emit(
         "evaluation_started",
         self,
@@ -232,7 +232,7 @@ function turns.lost(self, job)
   if job.reset or begins_fresh(self, job) then
     start(self, job)
     return
-  elseif job.promise.settled then
+  elseif job.settled then
     return
   end
   local part = self.runtime and runtime.difference(self.runtime, job.runtime)
