@@ -2,8 +2,19 @@
 --
 -- An event is a table { event, session, generation, at_us, ... }. Names: worker_started,
 -- evaluation_queued, evaluation_started, evaluation_ended, kill, certificate, state, notice,
--- dropped. BERTH_LOG=debug|info|warn prints them as text on stderr; the default, warn, prints
--- notices only.
+-- dropped. BERTH_LOG=debug|info|warn prints them on stderr; the default, warn, notices only.
+-- BERTH_LOG_FORMAT=text (the default) prints for people; json prints one object a line, written
+-- at once: `time` (RFC 3339, UTC, to the second), `severity`, and the event's own fields with their
+-- nested tables; `at_us` orders the lines. What is no UTF-8 shows each byte over 127 as \xNN.
+--
+--   worker_started      worker, level (of containment), pid
+--   evaluation_queued   waiting, kind
+--   evaluation_started  sequence, size
+--   evaluation_ended    outcome, code?, sequence?, elapsed_ms
+--   kill                cause
+--   certificate         level, means, elapsed_ms, survivors?, confirmed, holds_hostile
+--   state               state
+--   notice              message                                  (no session)
 
 local core = require "berth.core"
 local task = require "berth.task"
@@ -23,6 +34,14 @@ local LEVEL = {
 }
 local QUEUE = 4096 -- events a subscriber may be behind
 
+local function format_of(wanted)
+  if wanted ~= "" and wanted ~= "text" and wanted ~= "json" then
+    local message = "berth: BERTH_LOG_FORMAT is '%s', not text or json: text is used\n"
+    io.stderr:write(message:format(wanted))
+  end
+  return wanted == "json" and "json" or "text"
+end
+
 local function rank_of(wanted)
   if wanted ~= "" and not RANK[wanted] then
     local message = "berth: BERTH_LOG is '%s', not debug, info or warn: warn is used\n"
@@ -32,6 +51,7 @@ local function rank_of(wanted)
 end
 
 local log_rank = rank_of(os.getenv "BERTH_LOG" or "")
+local log_format = format_of(os.getenv "BERTH_LOG_FORMAT" or "")
 
 local function text(value)
   local shown = tostring(value)
@@ -41,13 +61,44 @@ local function text(value)
   return shown
 end
 
+local function escape_byte(byte)
+  return ("\\x%02X"):format(byte:byte())
+end
+
+-- A copy that JSON can hold.
+local function plain(value)
+  if type(value) == "string" then
+    return utf8.len(value) and value or (value:gsub("[\128-\255]", escape_byte))
+  elseif type(value) ~= "table" then
+    return value
+  end
+  local copy = {}
+  for name, item in pairs(value) do
+    copy[plain(name)] = plain(item)
+  end
+  return copy
+end
+
+local function log_json(event, level)
+  local line = plain(event)
+  line.severity = level
+  line.time = os.date "!%Y-%m-%dT%H:%M:%SZ"
+  local text_of_line, problem = core.json.encode(line)
+  io.stderr:write(
+    (text_of_line or assert(core.json.encode { event = "dropped", message = problem })) .. "\n"
+  )
+end
+
 -- One line: the time of day, the level, the event, then name=value in the order of the names.
 local function log(event)
   local level = LEVEL[event.event]
   if RANK[level] < log_rank then
     return
   end
-  if event.event == "notice" then
+  if log_format == "json" then
+    log_json(event, level)
+    return
+  elseif event.event == "notice" then
     io.stderr:write("berth: ", event.message, "\n")
     return
   end
@@ -64,7 +115,8 @@ local function log(event)
   io.stderr:write(table.concat(parts, " "), "\n")
 end
 
-local logged = {} -- by name: whether the log shows it
+-- By name: whether the log shows it.
+local logged = {}
 for name, level in pairs(LEVEL) do
   logged[name] = RANK[level] >= log_rank
 end
@@ -140,32 +192,42 @@ function events.subscriber(fn)
 end
 
 ---@class berth.Stream
+---@field shows table<string, boolean> by name, whether anybody would see such an event: look before
+--- building one on the exchange path
 local Stream = {}
 Stream.__index = Stream
 
 ---@return berth.Stream
 function events.stream()
-  return setmetatable({ subscribers = {} }, Stream)
+  return setmetatable({ subscribers = {}, shows = logged }, Stream)
+end
+
+local function all_shown()
+  return true
+end
+
+local everything = setmetatable({}, { __index = all_shown })
+
+-- A subscriber sees all, the log what its level shows.
+local function look_around(self)
+  self.shows = self.subscribers[1] and everything or logged
 end
 
 --- Every later event goes to `fn`, as a task, in order. Returns a function that ends that.
 function Stream:subscribe(fn)
   local subscriber = events.subscriber(fn)
   table.insert(self.subscribers, subscriber)
+  look_around(self)
   return function()
     for i, other in ipairs(self.subscribers) do
       if other == subscriber then
         table.remove(self.subscribers, i)
         subscriber.ended = true
+        look_around(self)
         return
       end
     end
   end
-end
-
---- Whether anybody would see an event of this name: ask before building one on the exchange path.
-function Stream:wanted(name)
-  return self.subscribers[1] ~= nil or logged[name]
 end
 
 --- Tells one event.
@@ -173,7 +235,7 @@ end
 ---@param session table|nil { id, generation }
 ---@param fields table|nil becomes the event
 function Stream:emit(name, session, fields)
-  if not self:wanted(name) then
+  if not self.shows[name] then
     return
   end
   local event = fields or {}

@@ -18,8 +18,8 @@ local locked = nil -- why waiting is refused now
 local alive_tasks = 0
 local unheard = 0 -- tasks that failed and that nobody waited for
 local on_worker, on_interrupt = {}, nil
--- { id, fn, argument } by the low half of the id, which the core uses again. A slot's record is kept,
--- so that the table has no keys that come and go.
+-- { id, fn, argument } by the low half of the id, which the core uses again. A slot's record is
+-- kept, so that the table has no keys that come and go.
 local deadlines = {}
 
 --- Something that will have a result: one value, or nil and a second one.

@@ -220,6 +220,37 @@ describe("berth", function()
     assert.is_true(lines.debug["debug state"])
   end)
 
+  it("prints one JSON object a line with BERTH_LOG_FORMAT=json", function()
+    local env = { BERTH_LOG = "debug", BERTH_LOG_FORMAT = "json" }
+    local by_name = {}
+    for _, line in ipairs(objects(ended(berth { "eval", "1", env = env }, 0, "1\n").stderr)) do
+      assert.truthy(line.time:find "^%d%d%d%d%-%d%d%-%d%dT%d%d:%d%d:%d%dZ$")
+      assert.equal("integer", math.type(line.at_us))
+      by_name[line.event] = line
+    end
+    assert.equal("warn", by_name.notice.severity)
+    assert.equal("info", by_name.certificate.severity)
+    assert.is_true(by_name.certificate.confirmed)
+    assert.is_string(by_name.worker_started.level)
+    assert.equal("completed", by_name.evaluation_ended.outcome)
+    assert.equal("debug", by_name.state.severity)
+    env.BERTH_LOG = "warn"
+    assert.equal("notice", objects(berth({ "eval", "1", env = env }).stderr)[1].event)
+  end)
+
+  it("shows the bytes of a notice that are no UTF-8", function()
+    local folder <close> = support.tmp()
+    local text = [[require("berth.events").stream():notice_once("x", "caf\xe9 \u{e9}")]]
+    local command = { "run", script(folder, text), env = { BERTH_LOG_FORMAT = "json" } }
+    local result = ended(berth(command), 0)
+    assert.equal("caf\\xE9 \\xC3\\xA9", objects(result.stderr)[1].message)
+  end)
+
+  it("says so if BERTH_LOG_FORMAT has an unknown value", function()
+    local result = ended(berth { "eval", "1", env = { BERTH_LOG_FORMAT = "xml" } }, 0, "1\n")
+    has(result.stderr, "berth: BERTH_LOG_FORMAT is 'xml', not text or json: text is used")
+  end)
+
   it("says so if BERTH_LOG has an unknown value", function()
     local result = ended(berth { "eval", "1", env = { BERTH_LOG = "loud" } }, 0, "1\n")
     has(result.stderr, "berth: BERTH_LOG is 'loud', not debug, info or warn")

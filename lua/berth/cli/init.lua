@@ -21,7 +21,8 @@ end that is not confirmed; 126, 127 the worker's program can't be started; 130
 Ctrl-C (the first cancels and says what is known, the second kills); 141 nobody
 reads the output any more.
 
-BERTH_LOG=debug|info|warn prints the host's events on standard error.]]
+BERTH_LOG=debug|info|warn prints the host's events on standard error,
+BERTH_LOG_FORMAT=json as lines of JSON.]]
 
 -- What ends the parsing early is raised as this table, so that nothing inside argparse ends the
 -- program: `help` is to be shown, or `problem` to be told with the usage of the parser `at`.
