@@ -45,6 +45,10 @@ struct core {
   struct core_probe probes[LEVEL_COUNT];
   struct core_timers *timers; /* Lua's deadlines */
   uint64_t last_worker_id;
+  bool many_cores;        /* this process may run on more than one */
+  bool sent;              /* a request left since the loop last slept: its answer may be near */
+  unsigned spins_to_skip; /* for so many sends no answer is awaited awake */
+  unsigned spin_misses;   /* in a row */
   unsigned char *scratch; /* CORE_SCRATCH bytes for any one read */
 };
 

@@ -423,6 +423,7 @@ int worker_send(struct worker *worker, const void *bytes, size_t size) {
   if (worker->state != WORKER_IDLE) return -ESTALE;
   worker_sort_late(worker);
   worker->state = WORKER_BUSY;
+  worker->core->sent = true;
   worker->taken = 0;
   worker->call_open = false;
   int err = worker_write(worker, FRAME_REQUEST, bytes, size);

@@ -157,6 +157,27 @@ TEST(a_length_over_the_limit_takes_no_memory) {
   finish(worker);
 }
 
+/* Sends to a worker that stays silent, and turns the loop until a deadline passes. */
+static void wait_in_vain(bool many_cores, unsigned misses) {
+  struct worker *worker = start("exec sleep 1000", &(struct worker_options){0});
+  core->many_cores = many_cores;
+  CHECK_INT(0, worker_send(worker, "x", 1));
+  CHECK(core->sent);
+  CHECK(core_set_deadline(core, core_now(core) + 1000 * 1000) != 0);
+  while (TAILQ_EMPTY(&core->events))
+    CHECK(core_turn(core, true));
+  CHECK_INT(EVENT_DEADLINE, TAILQ_FIRST(&core->events)->kind);
+  CHECK_INT(misses, core->spin_misses);
+  CHECK_INT(misses, core->spins_to_skip);
+  CHECK(!core->sent); /* it slept: it stays awake again only behind the next request */
+  CHECK(worker_kill(worker));
+  finish(worker);
+}
+
+TEST(a_late_answer_is_awaited_awake_once_and_more_rarely_from_then_on) { wait_in_vain(true, 1); }
+
+TEST(on_one_core_no_answer_is_awaited_awake) { wait_in_vain(false, 0); }
+
 TEST(a_worker_that_is_never_ended_is_ended_with_the_core) {
   const struct worker_options options = {.pipes = true, .ready = true};
   struct worker *worker = start("trap '' TERM; exec sleep 1000", &options);
