@@ -6,6 +6,7 @@
 #   make lint       the linters alone; make format rewrites C and Lua to the house style
 #   make sanitize   C tests and specs under the address and undefined-behaviour sanitizers
 #   make valgrind   C tests and specs that start no worker, under valgrind
+#   make bench      what an exchange, a start and a reset cost beside plain C (2 minutes)
 #   make deps       installs what building needs (Debian or Ubuntu, as root), or names it
 #   make test-deps  the same for what testing needs
 #   make install    into PREFIX (/usr/local), below DESTDIR
@@ -38,7 +39,7 @@ else
 INSTRUMENT = -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2
 endif
 COMPILE   = $(CC) $(STANDARD) $(WARNINGS) -g $(INSTRUMENT) -fPIC -fvisibility=hidden -MMD -MP \
-            -Icore $(PACKAGE_CFLAGS) $(CFLAGS)
+            -iquote core $(PACKAGE_CFLAGS) $(CFLAGS)
 LINK      = $(CC) -g $(INSTRUMENT) -pie -Wl,-z,relro,-z,now $(LDFLAGS)
 
 Q   = $(if $(V),,@)
@@ -48,13 +49,14 @@ LIBRARY_OBJECTS = $(patsubst %.c,$(BUILD)/%.o,$(filter-out core/main.c,$(wildcar
 GUARD_SOURCES   = $(wildcard core/guard/*.c)
 CORE_TESTS   = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/core/test_*.c))
 FUZZERS      = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/*.c))
+BENCH_PROGRAMS = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
 TEST_WORKERS = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/workers/*.c))
 HEADERS   = $(wildcard core/*.h core/guard/*.h tests/*/*.h)
 C_SOURCES = $(wildcard core/*.c core/guard/*.c tests/*.c tests/*/*.c)
 C_FILES   = $(C_SOURCES) $(HEADERS)
 LUA_PATHS = $(wildcard lua policies tests examples .luacheckrc)
 
-.PHONY: all test-programs run test deps test-deps sanitize valgrind lint format install clean help
+.PHONY: all test-programs run bench test deps test-deps sanitize valgrind lint format install clean help
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -86,11 +88,11 @@ $(BUILD)/berth-guard: $(GUARD_SOURCES) $(HEADERS)
 	@mkdir -p $(@D)
 	$(call say,compile)
 	$(Q)$(CC) $(STANDARD) $(WARNINGS) -g -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2 -static \
-	  -Icore -o $@ $(GUARD_SOURCES)
+	  -iquote core -o $@ $(GUARD_SOURCES)
 
 # ---- tests --------------------------------------------------------------------------------------
 
-test-programs: $(CORE_TESTS) $(TEST_WORKERS) $(if $(SANITIZE),$(BUILD)/lua,$(FUZZERS))
+test-programs: $(CORE_TESTS) $(TEST_WORKERS) $(BENCH_PROGRAMS) $(if $(SANITIZE),$(BUILD)/lua,$(FUZZERS))
 
 $(BUILD)/tests/core/%: $(BUILD)/tests/core/%.o $(BUILD)/libberth.a
 	$(call say,link)
@@ -102,11 +104,16 @@ $(BUILD)/tests/workers/%: tests/workers/%.c
 	$(call say,compile)
 	$(Q)$(CC) $(STANDARD) $(WARNINGS) -g -O1 -o $@ $<
 
+$(BUILD)/tests/bench/%: tests/bench/%.c
+	@mkdir -p $(@D)
+	$(call say,compile)
+	$(Q)$(CC) $(STANDARD) $(WARNINGS) -g -O2 -o $@ $<
+
 # Fuzz targets are libFuzzer's, so clang compiles them together with the sources.
 $(BUILD)/tests/fuzz/%: tests/fuzz/%.c $(filter-out core/main.c,$(wildcard core/*.c)) $(HEADERS)
 	@mkdir -p $(@D)
 	$(call say,compile)
-	$(Q)clang $(STANDARD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Icore \
+	$(Q)clang $(STANDARD) -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -iquote core \
 	  $(PACKAGE_CFLAGS) -o $@ $(filter %.c,$^) $(PACKAGE_LIBS)
 
 # An instrumented module needs an instrumented interpreter, for which lua5.4 stands otherwise.
@@ -114,13 +121,20 @@ $(BUILD)/lua: $(BUILD)/tests/lua.o
 	$(call say,link)
 	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
+# BENCH_SMOKE=1 only shows that it works. The machine's name goes above the table.
+BENCH = BENCH_PROGRAMS=$(abspath $(BUILD))/tests/bench
+bench: all $(BENCH_PROGRAMS)
+	@echo "$$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $$(nproc) cores, Linux $$(uname -r)"
+	@$(BENCH) BENCH_PINNED=1 taskset -c 0 $(BUILD)/berth run tests/bench/bench.lua
+	@$(BENCH) $(BUILD)/berth run tests/bench/bench.lua
+
 run: deps
 	@$(MAKE) --no-print-directory all
 	@$(BUILD)/berth run examples/quickstart.lua
 
 test: test-deps
 	@$(MAKE) --no-print-directory all test-programs
-	@BUILD=$(BUILD) MAKE=$(MAKE) tests/run core fuzz spec lint
+	@BUILD=$(BUILD) MAKE=$(MAKE) tests/run core fuzz spec bench lint
 
 # The program finds lua and policies beside its folder: so must one that lies a folder deeper.
 sanitize: test-deps
@@ -149,7 +163,7 @@ lint-clang-tidy: $(patsubst %.c,build/tidy/%.ok,$(C_SOURCES))
 # One stamp a file: only what changed is looked at again.
 build/tidy/%.ok: %.c $(HEADERS) .clang-tidy
 	@mkdir -p $(@D)
-	@clang-tidy --quiet $< -- $(STANDARD) -Icore $(PACKAGE_CFLAGS) 2>$@.log || { cat $@.log; false; }
+	@clang-tidy --quiet $< -- $(STANDARD) -iquote core $(PACKAGE_CFLAGS) 2>$@.log || { cat $@.log; false; }
 	@touch $@
 
 lint-cppcheck:
