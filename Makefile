@@ -125,8 +125,9 @@ $(BUILD)/lua: $(BUILD)/tests/lua.o
 BENCH = BENCH_PROGRAMS=$(abspath $(BUILD))/tests/bench
 bench: all $(BENCH_PROGRAMS)
 	@echo "$$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $$(nproc) cores, Linux $$(uname -r)"
-	@$(BENCH) BENCH_PINNED=1 taskset -c 0 $(BUILD)/berth run tests/bench/bench.lua
+	@$(BENCH) BENCH_PART=pinned taskset -c 0 $(BUILD)/berth run tests/bench/bench.lua
 	@$(BENCH) $(BUILD)/berth run tests/bench/bench.lua
+	@$(BENCH) BENCH_PART=many $(BUILD)/berth run tests/bench/bench.lua
 
 run: deps
 	@$(MAKE) --no-print-directory all
