@@ -93,6 +93,14 @@ local function memory()
   return collectgarbage "count"
 end
 
+local RSS_LEEWAY_KIB = 2048
+local instrumented = (os.getenv "BUILD" or ""):find "asan" -- keeps freed memory on purpose
+
+local function resident_kib()
+  memory()
+  return tonumber(support.read_file("/proc/self/status"):match "VmRSS:%s+(%d+)")
+end
+
 describe("nothing is left of", function()
   local begin, finish = support.leak_gate()
   before_each(begin)
@@ -108,9 +116,10 @@ describe("nothing is left of", function()
       local host <close> = new_host(level)
       assert(ask(host, "warm"))
       assert(host:shutdown "warm")
-      local before, memory_before = held(), memory()
+      local before, memory_before, resident = held(), memory(), nil
       assert_nothing_waits()
       for i = 1, count do
+        resident = i == 500 and resident_kib() or resident
         local reply = assert(ask(host, "s" .. i % 7))
         assert.same({ "1", 1, 1 }, { reply.body, reply.generation, reply.sequence })
         local ended = assert(host:shutdown("s" .. i % 7))
@@ -119,12 +128,36 @@ describe("nothing is left of", function()
       assert_same_as(before)
       assert.same({}, host:sessions())
       assert.is_true(memory() - memory_before < 64, "Lua keeps something of each")
+      local grown = resident_kib() - (resident or resident_kib())
+      assert(instrumented or grown < RSS_LEEWAY_KIB, ("RSS grew by %d KiB"):format(grown))
     end)
   end
 
-  add_starts("pidns", 500)
+  add_starts("pidns", 2000)
   add_starts("subreaper", 500)
   add_starts("group", 500)
+
+  it("1,000 live sessions, each of which answers twice", function()
+    local file <close> = assert(io.popen "ulimit -Hn")
+    local most = file:read "l"
+    if most ~= "unlimited" and tonumber(most) < 12000 then
+      pending("needs 12,000 open files; the hard limit is " .. most)
+      return
+    end
+    local host <close> = new_host("auto", 1000)
+    local before = held()
+    for expected = 1, 2 do
+      for i = 1, 1000 do
+        assert.equal(tostring(expected), assert(ask(host, "s" .. i)).body)
+      end
+    end
+    local at_once = held()
+    assert.equal(1000, at_once.folders - before.folders)
+    for i = 1, 1000 do
+      assert.is_true(assert(host:shutdown("s" .. i)).certificate.confirmed)
+    end
+    assert_same_as(before)
+  end)
 
   it("100 resets: each generation counts from 1, and one worker is there", function()
     local host <close> = new_host "auto"
