@@ -6,7 +6,7 @@
 #   make lint       the linters alone; make format rewrites C and Lua to the house style
 #   make sanitize   C tests and specs under the address and undefined-behaviour sanitizers
 #   make valgrind   C tests and specs that start no worker, under valgrind
-#   make bench      what an exchange, a start and a reset cost beside plain C (2 minutes)
+#   make bench      what berth costs beside plain C, as a table; SMOKE=1 is short, ONLY=name one row
 #   make deps       installs what building needs (Debian or Ubuntu, as root), or names it
 #   make test-deps  the same for what testing needs
 #   make install    into PREFIX (/usr/local), below DESTDIR
@@ -104,7 +104,7 @@ $(BUILD)/tests/workers/%: tests/workers/%.c
 	$(call say,compile)
 	$(Q)$(CC) $(STANDARD) $(WARNINGS) -g -O1 -o $@ $<
 
-$(BUILD)/tests/bench/%: tests/bench/%.c
+$(BUILD)/tests/bench/%: tests/bench/%.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(call say,compile)
 	$(Q)$(CC) $(STANDARD) $(WARNINGS) -g -O2 -o $@ $<
@@ -121,13 +121,11 @@ $(BUILD)/lua: $(BUILD)/tests/lua.o
 	$(call say,link)
 	$(Q)$(LINK) -o $@ $^ $(PACKAGE_LIBS)
 
-# BENCH_SMOKE=1 only shows that it works. The machine's name goes above the table.
-BENCH = BENCH_PROGRAMS=$(abspath $(BUILD))/tests/bench
-bench: all $(BENCH_PROGRAMS)
-	@echo "$$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $$(nproc) cores, Linux $$(uname -r)"
-	@$(BENCH) BENCH_PART=pinned taskset -c 0 $(BUILD)/berth run tests/bench/bench.lua
-	@$(BENCH) $(BUILD)/berth run tests/bench/bench.lua
-	@$(BENCH) BENCH_PART=many $(BUILD)/berth run tests/bench/bench.lua
+# See tests/bench/run for SMOKE and ONLY.
+BENCH_NEEDS = all $(BENCH_PROGRAMS) $(BUILD)/tests/workers/kill_tree
+bench: deps
+	@$(MAKE) --no-print-directory $(BENCH_NEEDS)
+	@BUILD=$(BUILD) tests/bench/run
 
 run: deps
 	@$(MAKE) --no-print-directory all
@@ -209,6 +207,6 @@ clean:
 	@find build -mindepth 1 -maxdepth 1 ! -name tools -exec rm -rf {} + 2>/dev/null || true
 
 help:
-	@sed -n 's/^#   //p' Makefile | head -n 11
+	@sed -n 's/^#   //p' Makefile | head -n 12
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

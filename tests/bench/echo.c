@@ -1,7 +1,14 @@
-/* echo.c: the worker of the benchmarks: answers every request frame with its own payload. With the
- * argument "ready" it sends a ready frame first, whose first byte ends the time of a start. */
+/* echo.c: the worker of the bench: answers every request frame with its own payload.
+ *
+ *   echo [ready]
+ *
+ * With "ready" it sends a ready frame first, whose first byte ends the time of a start. The request
+ * "pipe size" is answered with how many bytes its two pipes hold, so that a baseline can use the
+ * same ones. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -27,15 +34,32 @@ static int put(const void *bytes, size_t size) {
   return 1;
 }
 
-static void say_ready(void) {
-  static const char text[] = "{\"ready\":true,\"protocol\":1,\"version\":\"1\"}";
-  uint32_t header = htonl(UINT32_C(3) << 30 | (uint32_t)(sizeof(text) - 1));
-  put(&header, HEADER);
-  put(text, sizeof(text) - 1);
+static int say(uint32_t flags, const char *text) {
+  unsigned char frame[HEADER + 64];
+  size_t size = strlen(text);
+  uint32_t header = htonl(flags << 30 | (uint32_t)size);
+  memcpy(frame, &header, HEADER);
+  memcpy(frame + HEADER, text, size);
+  return put(frame, HEADER + size);
+}
+
+static int say_pipe_size(void) {
+  char text[64];
+  (void)snprintf(text, sizeof text, "%d %d", fcntl(STDIN_FILENO, F_GETPIPE_SZ),
+                 fcntl(STDOUT_FILENO, F_GETPIPE_SZ));
+  return say(0, text);
+}
+
+static int answer(size_t size) {
+  static const char question[] = "pipe size";
+  if (size == HEADER + strlen(question) && memcmp(buffer + HEADER, question, size - HEADER) == 0)
+    return say_pipe_size();
+  return put(buffer, size);
 }
 
 int main(int count, char **arguments) {
-  if (count > 1 && strcmp(arguments[1], "ready") == 0) say_ready();
+  if (count > 1 && strcmp(arguments[1], "ready") == 0)
+    say(3, "{\"ready\":true,\"protocol\":1,\"version\":\"1\"}");
   for (;;) {
     size_t have = 0;
     uint32_t header;
@@ -43,6 +67,6 @@ int main(int count, char **arguments) {
     memcpy(&header, buffer, HEADER);
     size_t size = HEADER + ntohl(header);
     if (size > sizeof(buffer) || !fill(&have, size)) return 1;
-    if (!put(buffer, size)) return 0;
+    if (!answer(size)) return 0;
   }
 }
